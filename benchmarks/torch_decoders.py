@@ -173,7 +173,12 @@ class Step(Model):
 
 
 class Prefill(Model):
-    """The step of `batch` prompts of `length` tokens, which gives their next tokens."""
+    """The step of `batch` prompts of `length` tokens, which gives their next tokens.
+
+    Prompts are random: tokens that are all equal make rows that are all equal, whose products
+    switch so few bits that a GPU at its power limit runs them at a higher clock (an H100 at 1980
+    MHz instead of 1710, 13 % less time), which no real prompt sees.
+    """
 
     @torch.inference_mode()
     def __init__(self, shape: Shape, batch: int, length: int, dtype: torch.dtype) -> None:
@@ -181,7 +186,7 @@ class Prefill(Model):
         cos, sin = self._angles(torch.arange(length, device="cuda").repeat(batch), dtype)
         cu_seqlens = torch.arange(batch + 1, device="cuda", dtype=torch.int32) * length
         last = cu_seqlens[1:].long() - 1
-        ids = torch.zeros(batch * length, dtype=torch.long, device="cuda")
+        ids = torch.randint(shape.vocab, (batch * length,), device="cuda")
         self.chosen = torch.zeros(batch, dtype=torch.long, device="cuda")
         torch._dynamo.config.recompile_limit = shape.layers + 1
         layers = [torch.compile(module.prefill, dynamic=False) for module in self.blocks]

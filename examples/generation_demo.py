@@ -1,4 +1,5 @@
-"""Answers two questions and continues a text with a real language model, as it writes.
+"""Shows what a small language model does: answers as they are written, an answer of a given form, a
+story, and eight texts at once.
 
     python examples/generation_demo.py [MODEL]
 
@@ -8,21 +9,43 @@ is named. The second act of `make demo`.
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import packhorse
 from rich.console import Console
 from sample import find_language_model
 
-KV_TOKENS = 4096
+KV_TOKENS = 8192
 QUESTIONS = (
-    "What is the capital of France?",
-    "Name three animals that live in the sea.",
+    "What is the capital of Germany?",
+    "Name three fruits.",
 )
-BEGINNING = "The packhorse climbed the mountain path, and at the top"
+FACTS = "Ada is 36 years old and lives in London. Give her name, age and city as JSON."
+FORM = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string"},
+        "age": {"type": "integer"},
+        "city": {"type": "string"},
+    },
+    "required": ["name", "age", "city"],
+    "additionalProperties": False,
+}
+BEGINNING = "Once upon a time there was a {} who"
+HEROES = ("packhorse", "mule", "fox", "sailor", "baker", "dragon", "robot", "king")
+# Chance, but the same one each time.
+SAMPLING: dict[str, Any] = {
+    "temperature": 0.7,
+    "top_p": 0.9,
+    "repetition_penalty": 1.1,
+    "seed": 2,
+}
 
 console = Console(highlight=False)
 
@@ -43,6 +66,18 @@ def show(title: str, pieces: Iterator[str]) -> None:
     console.print()
 
 
+def show_together(model: packhorse.TextModel) -> None:
+    prompts = [BEGINNING.format(hero) for hero in HEROES]
+    start = time.perf_counter()
+    together = model.generate(prompts, max_new_tokens=40, details=True, **SAMPLING)
+    seconds = time.perf_counter() - start
+    tokens = sum(len(one.ids) for one in together)
+    console.print(f"\nEight at once: {tokens / seconds:,.0f} tokens/s", style="bold")
+    for prompt, one in zip(prompts, together, strict=True):
+        text = " ".join(f"{prompt}{one.text}".split())
+        console.print(f"- {text} ...", markup=False, no_wrap=True, overflow="ellipsis")
+
+
 def main() -> None:
     path = Path(sys.argv[1]) if len(sys.argv) > 1 else find_language_model()
     start = time.perf_counter()
@@ -53,21 +88,17 @@ def main() -> None:
             f"\n[bold]{path.stem}[/]: {model.session.dtype} on {model.session.device}, loaded in "
             f"{time.perf_counter() - start:.1f} s"
         )
-        show_plan(model.session.memory_plan)
+        show_plan(model.generation_session.memory_plan)
         for question in QUESTIONS:
             messages = [{"role": "user", "content": question}]
             show(question, model.chat(messages, max_new_tokens=48, stream=True))
-        show(BEGINNING + " ...", model.generate(BEGINNING, max_new_tokens=40, stream=True))
-
-        start = time.perf_counter()
-        together = model.generate([BEGINNING] * 8, max_new_tokens=40, details=True)
-        seconds = time.perf_counter() - start
-        tokens = sum(len(one.ids) for one in together)
-        same = len({one.text for one in together}) == 1
-        console.print(
-            f"\nEight requests at once: [bold]{tokens / seconds:,.0f} tokens/s[/], "
-            f"{'each with the same text' if same else 'OTHER TEXTS'}"
-        )
+        if importlib.util.find_spec("llguidance"):  # of the extra `structured`
+            answer = model.chat([{"role": "user", "content": FACTS}], schema=FORM)
+            show(f"{FACTS} In this form and no other:", iter([json.dumps(json.loads(answer))]))
+        beginning = BEGINNING.format(HEROES[0])
+        story = model.generate(beginning, max_new_tokens=60, stream=True, **SAMPLING)
+        show(f"{beginning} ...", story)
+        show_together(model)
 
 
 if __name__ == "__main__":

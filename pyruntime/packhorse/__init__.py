@@ -32,7 +32,13 @@ from packhorse.packing import PackedTokens, pack
 from packhorse.planning import plan_memory
 from packhorse.profile import cpu_profile
 from packhorse.result import DeviceResult, RunResult
-from packhorse.retrieval import late_interaction, lexical_weights, sparse_entries
+from packhorse.retrieval import (
+    late_interaction,
+    lexical_weights,
+    semantic_search,
+    similarity,
+    sparse_entries,
+)
 from packhorse.session import Session
 from packhorse.text import TextModel
 
@@ -62,6 +68,8 @@ __all__ = [
     "lexical_weights",
     "pack",
     "plan_memory",
+    "semantic_search",
+    "similarity",
     "sparse_entries",
 ]
 
@@ -79,4 +87,4 @@ if not TYPE_CHECKING:  # type checkers would accept any name from the package if
         raise AttributeError(f"module 'packhorse' has no attribute {name!r}")
 
     def __dir__() -> list[str]:
-        return sorted({*globals(), *_ON_USE})
+        return sorted({*__all__, *_ON_USE, "__version__", "__doc__", "__file__", "__path__"})

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -159,7 +160,24 @@ inline const char* utf8(PyObject* text) {
   throw RuntimeError(message);
 }
 
-constexpr int kWritable = 0x200;  // PyBUF_WRITE, which the stable interface has since 3.11
+/// A memoryview that ends with the object: whoever has kept it gets ValueError for its use.
+class LentView {
+ public:
+  explicit LentView(PyObject* view) : view_(own(view)) {
+    if (!view_) rethrow();
+  }
+  ~LentView() {
+    // It stays where somebody holds an array over it.
+    if (!own(PyObject_CallMethod(view_.get(), "release", nullptr))) PyErr_Clear();
+  }
+  LentView(const LentView&) = delete;
+  LentView& operator=(const LentView&) = delete;
+
+  PyObject* get() const { return view_.get(); }
+
+ private:
+  const Owned view_;
+};
 
 /// The object of Python that Sampling.mask names.
 class PythonMask final : public TokenMask {
@@ -179,16 +197,17 @@ class PythonMask final : public TokenMask {
 
   bool fill(std::span<uint32_t> words) override {
     const Locked locked;
-    const Owned bytes =
-        own(PyMemoryView_FromMemory(reinterpret_cast<char*>(words.data()),
-                                    static_cast<Py_ssize_t>(words.size_bytes()), kWritable));
-    if (!bytes) rethrow();
-    const Owned view = own(PyObject_CallMethod(bytes.get(), "cast", "s", "I"));
-    if (!view) rethrow();
+    // Memory of Python's own, which lives as long as anybody there refers to it.
+    const Owned memory = own(PyByteArray_FromStringAndSize(
+        reinterpret_cast<const char*>(words.data()), static_cast<Py_ssize_t>(words.size_bytes())));
+    if (!memory) rethrow();
+    const LentView bytes(PyMemoryView_FromObject(memory.get()));
+    const LentView view(PyObject_CallMethod(bytes.get(), "cast", "s", "I"));
     const Owned restricts = own(PyObject_CallMethod(mask_, "fill", "O", view.get()));
     if (!restricts) rethrow();
     const int truth = PyObject_IsTrue(restricts.get());
     if (truth < 0) rethrow();
+    std::memcpy(words.data(), PyByteArray_AsString(memory.get()), words.size_bytes());
     return truth != 0;
   }
 

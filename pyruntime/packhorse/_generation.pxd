@@ -21,6 +21,14 @@ cdef extern from "packhorse/sampling.h" namespace "packhorse" nogil:
         kTrue
         kNever
 
+    cdef cppclass SequenceBias:
+        vector[int32_t] ids
+        float bias
+
+    cdef cppclass LengthDecay:
+        int64_t start
+        double factor
+
     cdef cppclass CSampling "packhorse::Sampling":
         string adapter
         optional[int64_t] max_new_tokens
@@ -33,6 +41,15 @@ cdef extern from "packhorse/sampling.h" namespace "packhorse" nogil:
         float frequency_penalty
         vector[pair[int32_t, float]] logit_bias
         vector[int32_t] allowed_ids
+        vector[SequenceBias] sequence_bias
+        vector[vector[int32_t]] bad_words_ids
+        int64_t no_repeat_ngram_size
+        int64_t min_new_tokens
+        vector[int32_t] suppress_tokens
+        vector[int32_t] begin_suppress_tokens
+        optional[int32_t] forced_bos_token_id
+        vector[int32_t] forced_eos_token_id
+        optional[LengthDecay] exponential_decay_length_penalty
         shared_ptr[TokenMask] mask
         vector[int32_t] stop_ids
         cpp_bool ignore_eos
@@ -41,6 +58,7 @@ cdef extern from "packhorse/sampling.h" namespace "packhorse" nogil:
         optional[int64_t] logprobs
         optional[int64_t] prompt_logprobs
         optional[int64_t] draft_tokens
+        int64_t cache_salt
         int64_t n
         int64_t num_beams
         float length_penalty

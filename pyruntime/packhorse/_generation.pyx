@@ -59,6 +59,26 @@ cdef CDraftModel _draft_model(tuple draft, Weights weights) except *:
     return model
 
 
+cdef _set_rules(CSampling& sampling, given):
+    cdef SequenceBias biased
+    for ids, bias in given.sequence_bias:
+        biased.ids = list(ids)
+        biased.bias = bias
+        sampling.sequence_bias.push_back(biased)
+    sampling.bad_words_ids = [list(ids) for ids in given.bad_words_ids]
+    sampling.no_repeat_ngram_size = given.no_repeat_ngram_size
+    sampling.min_new_tokens = given.min_new_tokens
+    sampling.suppress_tokens = list(given.suppress_tokens)
+    sampling.begin_suppress_tokens = list(given.begin_suppress_tokens)
+    if given.forced_bos_token_id is not None:
+        sampling.forced_bos_token_id = <int32_t> given.forced_bos_token_id
+    sampling.forced_eos_token_id = list(given.forced_eos_token_id)
+    cdef LengthDecay decay
+    if given.exponential_decay_length_penalty is not None:
+        decay.start, decay.factor = given.exponential_decay_length_penalty
+        sampling.exponential_decay_length_penalty = decay
+
+
 cdef CSampling _sampling(given) except *:
     """`given`: packhorse.Sampling."""
     cdef CSampling sampling
@@ -74,7 +94,8 @@ cdef CSampling _sampling(given) except *:
     sampling.presence_penalty = given.presence_penalty
     sampling.frequency_penalty = given.frequency_penalty
     sampling.logit_bias = list(given.logit_bias.items())
-    sampling.allowed_ids = list(given.allowed_ids)
+    sampling.allowed_ids = list(given.allowed_ids or ())
+    _set_rules(sampling, given)
     if given.mask is not None:
         sampling.mask = make_mask(<PyObject*> given.mask)
     sampling.stop_ids = list(given.stop_ids)
@@ -89,6 +110,7 @@ cdef CSampling _sampling(given) except *:
         sampling.prompt_logprobs = <int64_t> given.prompt_logprobs
     if given.draft_tokens is not None:
         sampling.draft_tokens = <int64_t> given.draft_tokens
+    sampling.cache_salt = given.cache_salt
     sampling.n = given.n
     sampling.num_beams = given.num_beams
     sampling.length_penalty = given.length_penalty

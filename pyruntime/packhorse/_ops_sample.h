@@ -17,10 +17,10 @@ using LongArray = Array<uint64_t>;
 struct SampleInput {
   FloatArray logits;               // [n, vocab_size]
   FloatArray floats;               // [n, 6] temperature, top_p, min_p and the three penalties
-  IntArray ints;                   // [n, 2] top_k, of_beam
+  IntArray ints;                   // [n, 3] top_k, of_beam, flat
   LongArray draws;                 // [n, 3] seed, stream, draw
-  IntArray bias_ends;              // [n] where each row's biases end
-  IntArray bias_tokens;            // [num_biases]
+  IntArray bias_ends;              // [n, 2] where each row's biases and its boosts end
+  IntArray bias_tokens;            // [num_biases]: of each row its biases, then its boosts
   FloatArray biases;               // [num_biases]
   std::optional<IntArray> masks;   // [n, ceil(vocab_size / 32)]
   std::optional<IntArray> counts;  // [n, vocab_size]
@@ -42,11 +42,13 @@ inline py::tuple sample(Call& call, Ops& ops, const SampleInput& input) {
     row.frequency_penalty = input.floats.at(i, 5);
     row.top_k = input.ints.at(i, 0);
     row.of_beam = input.ints.at(i, 1) != 0;
+    row.flat = input.ints.at(i, 2) != 0;
     row.seed = input.draws.at(i, 0);
     row.stream = input.draws.at(i, 1);
     row.draw = input.draws.at(i, 2);
-    row.bias_begin = i == 0 ? 0 : input.bias_ends.at(i - 1);
-    row.bias_end = input.bias_ends.at(i);
+    row.bias_begin = i == 0 ? 0 : input.bias_ends.at(i - 1, 1);
+    row.bias_end = input.bias_ends.at(i, 0);
+    row.boost_end = input.bias_ends.at(i, 1);
     if (input.masks) row.mask = static_cast<int32_t>(i);
     if (input.counts) row.counts = static_cast<int32_t>(i);
   }

@@ -28,6 +28,15 @@ class CudaArray(Protocol):
 ForeignArray = DLPackArray | CudaArray  # an array of any library, on a device or on the host
 
 
+def check_device(device: object) -> None:
+    """Raises ValueError for a device that is no text, such as those of PyTorch."""
+    if not isinstance(device, str):
+        raise ValueError(
+            f"device is {device!r:.80} of type {type(device).__name__}, expected 'cpu', 'cuda' or "
+            "'cuda:N'; a torch.device is named by str(device)"
+        )
+
+
 class DeviceView(NamedTuple):
     """Where an array lies. It is valid as long as `owner` is alive."""
 

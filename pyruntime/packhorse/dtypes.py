@@ -19,13 +19,18 @@ def dtypes_of(device: str) -> tuple[str, ...]:
     return _DTYPES.get(device.partition(":")[0], ())
 
 
-def choose_dtype(dtype: str | None, device: str, stored: str) -> Dtype:
-    """Returns `dtype`, or the default for weights that are stored as `stored` if it is None.
+def choose_dtype(dtype: object, device: str, stored: str) -> Dtype:
+    """Returns `dtype`, or the default for weights that are stored as `stored` if it is None or
+    "auto". Other names of dtypes, and those of PyTorch, stand for ours.
 
     Raises ValueError if `dtype` is not a dtype of any device, or if the weights are quantised for
     another dtype.
     """
-    if dtype is None:
+    if dtype is not None and not any(dtype in names for names in _DTYPES.values()):
+        from packhorse_weights.dtype_names import dtype_name
+
+        dtype = dtype_name(dtype)
+    if dtype in (None, "auto"):
         from packhorse_weights.tensor import default_dtype
 
         return cast(Dtype, default_dtype(device, stored))

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from packhorse import _device, _ops
 from packhorse._ops import Operators
-from packhorse.device import dtype_of, import_array, is_device_array, stream_handle
+from packhorse.device import check_device, dtype_of, import_array, is_device_array, stream_handle
 from packhorse.dtypes import choose_dtype
 from packhorse.packing import as_int32
 
@@ -27,6 +27,7 @@ def shared_operators(
     attention: str = "auto",
     few_rows: bool = False,
 ) -> Operators:
+    check_device(device)
     dtype = choose_dtype(dtype, device, dtype)
     return Operators(device, dtype, threads or 0, attention, few_rows)
 

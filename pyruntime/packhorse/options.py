@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from os import PathLike
 
-from packhorse.names import AttentionAlgorithm, CacheDtype, Dtype
+from packhorse.load_arguments import parse_bytes
+from packhorse.names import AskedDtype, AttentionAlgorithm, CacheDtype, Dtype
 
 ModelPath = str | PathLike[str]
 NGRAM = "ngram"  # drafts are looked up in the text itself
@@ -24,10 +25,14 @@ class SessionOptions:
     max_sequences: int = 256
     threads: int | None = None
     pin_threads: bool = False
-    memory_limit: int | None = None
+    memory_limit: int | str | None = None  # bytes, once it is made
     output_slots: int = 2
     max_predictions: int = 0
     attention_algorithm: AttentionAlgorithm = "auto"
+
+    def __post_init__(self) -> None:
+        limit = parse_bytes("memory_limit", self.memory_limit)
+        object.__setattr__(self, "memory_limit", limit)
 
 
 @dataclass(frozen=True)
@@ -45,13 +50,17 @@ class GenerationOptions:
     prefix_cache: bool = True
     threads: int | None = None
     pin_threads: bool = False
-    memory_limit: int | None = None
+    memory_limit: int | str | None = None  # bytes, once it is made
     eos_ids: tuple[int, ...] = ()
     max_adapters: int = 0
     max_adapter_rank: int = 16
     draft: ModelPath | None = None
-    draft_dtype: Dtype | None = None
+    draft_dtype: AskedDtype | None = None
     draft_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        limit = parse_bytes("memory_limit", self.memory_limit)
+        object.__setattr__(self, "memory_limit", limit)
 
     @classmethod
     def make(
@@ -63,13 +72,13 @@ class GenerationOptions:
         max_sequences: int | None,
         threads: int | None,
         pin_threads: bool,
-        memory_limit: int | None,
+        memory_limit: int | str | None,
         max_queue: int = max_queue,
         prefix_cache: bool = prefix_cache,
         max_adapters: int = max_adapters,
         max_adapter_rank: int = max_adapter_rank,
         draft: ModelPath | None = None,
-        draft_dtype: Dtype | None = None,
+        draft_dtype: AskedDtype | None = None,
         draft_tokens: int | None = None,
         kv_cache_dtype: CacheDtype | None = None,
     ) -> GenerationOptions:
@@ -96,7 +105,7 @@ class GenerationOptions:
         )
 
 
-def _draft_tokens(draft: ModelPath | None, dtype: Dtype | None, tokens: int | None) -> int:
+def _draft_tokens(draft: ModelPath | None, dtype: AskedDtype | None, tokens: int | None) -> int:
     if draft is None:
         if tokens or dtype is not None:
             found = f"draft_tokens is {tokens}" if tokens else f"draft_dtype is {dtype!r}"

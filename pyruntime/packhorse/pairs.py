@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from packhorse.heads import classifier_of, require_head
+from packhorse.names import ScoreActivation
 from packhorse.packing import Int32Array, TokenSequence, as_int32
 from packhorse.result import FloatArray
 
@@ -103,7 +104,19 @@ def sigmoid(x: FloatArray) -> FloatArray:
     return result
 
 
-def as_scores(config: Mapping[str, Any], logits: FloatArray) -> FloatArray:
-    """Computes float32[B] scores from logits [B, 1]."""
+def check_activation(activation: object, *known: str) -> None:
+    """Raises ValueError for what is neither None nor one of these names."""
+    if activation is not None and activation not in known:
+        names = ", ".join(map(repr, known))
+        raise ValueError(f"activation is {activation!r:.80}, expected None or one of {names}")
+
+
+def as_scores(
+    config: Mapping[str, Any], logits: FloatArray, activation: ScoreActivation | None = None
+) -> FloatArray:
+    """Computes float32[B] scores from logits [B, 1]. `activation`: "sigmoid", "none", or None: as
+    the model says."""
     scores: FloatArray = logits[:, 0]
-    return sigmoid(scores) if classifier_of(config).get("score") == "sigmoid" else scores
+    if activation is None:
+        activation = "sigmoid" if classifier_of(config).get("score") == "sigmoid" else "none"
+    return sigmoid(scores) if activation == "sigmoid" else scores

@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from packhorse import _session
+from packhorse.device import check_device
 from packhorse.dtypes import choose_dtype
 from packhorse.generation.plan import GenerationMemoryPlan
+from packhorse.load_arguments import check_load
 from packhorse.memory import MemoryPlan
-from packhorse.names import AttentionAlgorithm, CacheDtype, Dtype, Pooling
+from packhorse.names import AskedDtype, AttentionAlgorithm, CacheDtype, Pooling
 from packhorse.options import (
     GenerationOptions,
     ModelPath,
@@ -24,12 +26,12 @@ from packhorse.options import (
 def plan_memory(
     model: ModelPath | Mapping[str, Any],
     device: str = "cpu",
-    dtype: Dtype | None = None,
+    dtype: AskedDtype | None = None,
     max_tokens: int | None = None,
     max_sequences: int | None = None,
     threads: int | None = None,
     pin_threads: bool = False,
-    memory_limit: int | None = None,
+    memory_limit: int | str | None = None,
     output_slots: int = 2,
     max_predictions: int = 0,
     reranker: str | Mapping[str, Any] | None = None,
@@ -42,7 +44,7 @@ def plan_memory(
     max_adapters: int = 0,
     max_adapter_rank: int = 16,
     draft: ModelPath | None = None,
-    draft_dtype: Dtype | None = None,
+    draft_dtype: AskedDtype | None = None,
     draft_tokens: int | None = None,
     kv_cache_dtype: CacheDtype | None = None,
 ) -> MemoryPlan:
@@ -53,6 +55,8 @@ def plan_memory(
     given, its weights count as float32, and if no `kv_tokens` are, it does not generate. The plan
     of a model that generates is a `GenerationMemoryPlan`. Raises as `load` does.
     """
+    check_device(device)
+    check_load(locals())
     stored = "float32"
     generation = bool(kv_tokens)
     if not isinstance(model, Mapping):

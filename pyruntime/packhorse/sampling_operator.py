@@ -92,6 +92,8 @@ def sample(
     prompts: Sequence[Any] | None = None,
     generated: Sequence[Any] | None = None,
     logit_bias: Sequence[Mapping[int, float]] | None = None,
+    boost: Sequence[Mapping[int, float]] | None = None,
+    flat: bool = False,
     allowed: Any = None,
     seed: Any = 0,
     stream: Any = 0,
@@ -105,11 +107,12 @@ def sample(
     or [n].
 
     In this order: logit_bias, one mapping of tokens for each row, is added; the penalties act on
-    the tokens of `prompts` and `generated`, lists of ids for each row; tokens outside of
-    `allowed`, bool [n, vocab_size], are left out. Temperature 0 takes the largest logit, the
-    lowest token where several are largest. Else logits are divided by it, top_k, then top_p, then
-    min_p keep the most likely tokens, and one of these is drawn: the numbers `seed`, `stream` and
-    `draw` decide which, by Philox4x32-10, so that equal numbers give equal draws.
+    the tokens of `prompts` and `generated`, lists of ids for each row; with `flat` all logits
+    become 0; boost, one mapping of tokens for each row, raises a logit l by boost * |l|; tokens
+    outside of `allowed`, bool [n, vocab_size], are left out. Temperature 0 takes the largest
+    logit, the lowest token where several are largest. Else logits are divided by it, top_k, then
+    top_p, then min_p keep the most likely tokens, and one of these is drawn: the numbers `seed`,
+    `stream` and `draw` decide which, by Philox4x32-10, so that equal numbers give equal draws.
 
     The `top` most likely tokens, at most 128, are told by the logits as given. With `beam` no
     token is chosen, and they are told by the log probabilities after bias, penalties and mask.
@@ -137,13 +140,20 @@ def sample(
     ints = [
         np.minimum(_integers("top_k", top_k, rows), np.uint64(2**31 - 1)).astype(np.int32),
         np.full(rows, beam, np.int32),
+        np.full(rows, flat, np.int32),
     ]
     draws = [_integers(n, v, rows) for n, v in (("seed", seed), ("stream", stream), ("draw", draw))]
-    biases = list(logit_bias) if logit_bias is not None else [{}] * rows
-    if len(biases) != rows:
-        raise ValueError(f"logit_bias has {len(biases)} rows, logits has {rows}")
-    bias_tokens = _tokens("logit_bias", [t for row in biases for t in row], vocab_size)
-    bias_values = as_float32("logit_bias", [v for row in biases for v in row.values()])
+    # Of each row its biases, then its boosts.
+    biases: list[Mapping[int, float]] = [{}] * (2 * rows)
+    for i, (name, given) in enumerate((("logit_bias", logit_bias), ("boost", boost))):
+        if given is None:
+            continue
+        if len(given) != rows:
+            raise ValueError(f"{name} has {len(given)} rows, logits has {rows}")
+        _tokens(name, [token for row in given for token in row], vocab_size)
+        biases[i::2] = given
+    bias_tokens = np.array([token for row in biases for token in row], np.int32)
+    bias_values = as_float32("logit_bias or boost", [v for row in biases for v in row.values()])
     masks = None
     if allowed is not None:
         allowed = np.asarray(allowed)
@@ -161,7 +171,7 @@ def sample(
         np.ascontiguousarray(np.stack(floats, 1)),
         np.ascontiguousarray(np.stack(ints, 1)),
         np.ascontiguousarray(np.stack(draws, 1)),
-        np.cumsum([len(row) for row in biases], dtype=np.int32),
+        np.cumsum([len(row) for row in biases], dtype=np.int32).reshape(rows, 2),
         bias_tokens,
         bias_values,
         masks,

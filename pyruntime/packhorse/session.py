@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, overload
 
 import numpy as np
@@ -21,13 +22,15 @@ from packhorse.arguments import (
     output_arrays,
     output_names,
 )
-from packhorse.device import stream_handle
+from packhorse.device import check_device, stream_handle
 from packhorse.dtypes import choose_dtype
+from packhorse.load_arguments import check_load
+from packhorse.logs import note_loaded
 from packhorse.memory import MemoryPlan
 from packhorse.names import (
+    AskedDtype,
     AttentionAlgorithm,
     CacheDtype,
-    Dtype,
     OutputName,
     PairTruncation,
     Pooling,
@@ -42,6 +45,7 @@ from packhorse.options import (
 )
 from packhorse.packing import Int32Array, PackedTokens, TokenSequence, as_int32, pack
 from packhorse.pairs import as_scores, check_pair, check_scores, join_pairs
+from packhorse.progress_bar import shows_loading
 from packhorse.result import DeviceResult, FloatArray, RunResult
 from packhorse.session_properties import SessionProperties
 
@@ -79,16 +83,17 @@ class Session(SessionProperties):
         self.memory_plan = MemoryPlan.from_native(native.memory_plan())
 
     @classmethod
+    @shows_loading
     def load(
         cls,
         path: ModelPath,
         device: str = "cpu",
-        dtype: Dtype | None = None,
+        dtype: AskedDtype | None = None,
         max_tokens: int | None = None,
         max_sequences: int | None = None,
         threads: int | None = None,
         pin_threads: bool = False,
-        memory_limit: int | None = None,
+        memory_limit: int | str | None = None,
         output_slots: int = 2,
         max_predictions: int = 0,
         reranker: str | Mapping[str, Any] | None = None,
@@ -103,9 +108,10 @@ class Session(SessionProperties):
         max_adapters: int = 0,
         max_adapter_rank: int = 16,
         draft: ModelPath | None = None,
-        draft_dtype: Dtype | None = None,
+        draft_dtype: AskedDtype | None = None,
         draft_tokens: int | None = None,
         kv_cache_dtype: CacheDtype | None = None,
+        progress: bool | None = None,
     ) -> Session:
         """Loads a converted folder or a Hugging Face model.
 
@@ -152,7 +158,7 @@ class Session(SessionProperties):
         kv_tokens      number of tokens, of all sequences together, whose keys and values the cache
                        of a session that generates holds (`GenerationSession`). 0: the session gives
                        hidden states and embeddings. None: causal language models generate, with a
-                       cache of all that `memory_limit`, or else 90 % of the free memory, leaves;
+                       cache of the default size (docs/generation.md#the-cache);
                        models with files of sentence-transformers, and those that are loaded with
                        `reranker`, `pooling`, `normalize` or `max_predictions`, do not
                        (docs/generation.md)
@@ -171,16 +177,21 @@ class Session(SessionProperties):
         kv_cache_dtype of keys and values in the cache of a session that generates: "float8" (e4m3
                        with a scale for each token and head of keys), or None for the dtype of
                        the activations (docs/generation.md)
+        progress       whether stderr says for how many seconds the model has been loading, once
+                       they are more than two; None: where it is a terminal
 
         Raises FileNotFoundError if there is no such model, saying what to run; ValueError if the
         model cannot be read, is not supported, or cannot generate though `kv_tokens` asks for it;
         MemoryError if the plan exceeds the limit or the memory of the device; RuntimeError if the
         device or the dtype is not available.
         """
+        check_load(locals())
+        began = monotonic()
         # Imported late, because running a model does not need the readers of checkpoints.
         from packhorse_weights import resolve_model
         from packhorse_weights.generation_files import generates
 
+        check_device(device)
         model = resolve_model(path, reranker, pooling, normalize, revision=revision)
         dtype = choose_dtype(dtype, device, model.stored_dtype)
         model = model.in_dtype(dtype)
@@ -214,7 +225,8 @@ class Session(SessionProperties):
                 draft_tokens,
                 kv_cache_dtype,
             )
-            return load_generation(cls, place, revision, model.spec, weights, generation)
+            generating = load_generation(cls, place, revision, model.spec, weights, generation)
+            return note_loaded(generating, place, began)
         refuse_adapters(max_adapters)
         refuse_drafts(draft)
         refuse_cache_dtype(kv_cache_dtype)
@@ -241,7 +253,7 @@ class Session(SessionProperties):
             kv_tokens=0,
             **asdict(options),
         )
-        return cls(native, model.spec, options, reload)
+        return note_loaded(cls(native, model.spec, options, reload), place, began)
 
     @overload
     def run(

@@ -52,6 +52,7 @@ class CpuOps final : public Ops {
   size_t convolve_heads_workspace(const ConvolveHeadsArgs& args) const override {
     return cpu::convolve_heads_workspace(args, pool_.threads());
   }
+  bool embeds_stored_rows() const override { return true; }
   size_t mixture_workspace(const MixtureArgs& args) const override {
     return cpu::mixture_workspace(args, pool_.threads());
   }

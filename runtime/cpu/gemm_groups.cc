@@ -1,8 +1,10 @@
 #include "cpu/gemm_groups.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
+#include "core/float_convert.h"
 #include "cpu/processor.h"
 #include "cpu/profile.h"
 #include "cpu/row_ops.h"
@@ -117,6 +119,43 @@ void pack_groups_weight(const GroupedWeight& weight, int64_t in_features, int64_
     pack_stripe(weight, stripe * kStripeColumns, in_features, out_features, groups,
                 static_cast<uint8_t*>(packed) + stripe * bytes);
   });
+}
+
+void read_groups_row(const LinearWeight& weight, int64_t row, float scale, DType dtype, void* out) {
+  const WeightGroups& groups = weight.groups;
+  const int64_t column = row % kStripeColumns;
+  const auto* group = static_cast<const uint8_t*>(weight.data) +
+                      row / kStripeColumns * stripe_bytes(weight.in_features, groups);
+  const auto half = [&](const uint8_t* from) {
+    float value = 0;
+    to_float32(from + column * static_cast<int64_t>(sizeof(uint16_t)), DType::kFloat16, &value, 1);
+    return value;
+  };
+  const int64_t halves = kStripeColumns * static_cast<int64_t>(sizeof(uint16_t));
+  const int64_t together = groups.bits == 4 ? 2 * kStep : kStep;  // as pack_stripe has them
+  std::array<float, kGroupBlock> values;
+  for (int64_t first = 0; first < weight.in_features; first += groups.size) {
+    const float factor = half(group);
+    const float minimum = groups.minima ? half(group + halves) : 0;
+    const auto zero = static_cast<float>(groups.minima ? 0 : groups.zero());
+    const uint8_t* packed = group + (groups.minima ? 2 : 1) * halves;
+    const int64_t end = std::min<int64_t>(groups.size, weight.in_features - first);
+    for (int64_t begin = 0; begin < end; begin += kGroupBlock) {
+      const int64_t count = std::min(kGroupBlock, end - begin);
+      for (int64_t i = 0; i < count; ++i) {
+        const int64_t at = begin + i;
+        const int64_t step = at / together * kStripeColumns + column;
+        const uint8_t byte = packed[step * kStep + at % kStep];
+        const int q = groups.bits == 8 ? byte : at % together < kStep ? byte & 15 : byte >> 4;
+        values[static_cast<size_t>(i)] =
+            (factor * (static_cast<float>(q) - zero) + minimum) * scale;
+      }
+      from_float32(values.data(), dtype,
+                   static_cast<char*>(out) + static_cast<size_t>(first + begin) * size_of(dtype),
+                   static_cast<size_t>(count));
+    }
+    group = packed + kStripeColumns * groups.size * groups.bits / 8;
+  }
 }
 
 std::unique_ptr<Gemm> make_groups_gemm(const DenseShape& shape) {

@@ -17,7 +17,7 @@
 #include "cpu/gemm_shape.h"
 #include "cpu/kernels.h"
 #include "cpu/thread_pool.h"
-#include "ops/weight_groups.h"
+#include "ops/args.h"
 
 namespace packhorse::cpu {
 
@@ -30,6 +30,10 @@ size_t packed_groups_bytes(int64_t in_features, int64_t out_features, const Weig
 /// Stripes are packed in parallel.
 void pack_groups_weight(const GroupedWeight& weight, int64_t in_features, int64_t out_features,
                         const WeightGroups& groups, void* packed, ThreadPool& pool);
+
+/// Writes scale * row `row` of a packed weight, [in_features] in `dtype`. Products of a value and
+/// its group's scale are exact in float32.
+void read_groups_row(const LinearWeight& weight, int64_t row, float scale, DType dtype, void* out);
 
 /// Makes a dense layer that takes x in blocks: Block::x, x_scales and x_sums are what
 /// QuantizeBlocks writes.

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <string>
 
 #include "ops/device_context.h"
 
@@ -13,7 +14,9 @@ namespace packhorse::cpu {
 /// how much was free.
 std::unique_ptr<DeviceMemory> allocate_host_memory(size_t bytes);
 
-/// Bytes of memory that new allocations could use without swapping, as the system estimates them.
-size_t free_host_memory();
+/// Bytes of memory that new allocations could use without swapping: what the system estimates, at
+/// most what the process's cgroups leave, less what this process has allocated here and not written
+/// yet. `root`: a folder that stands for "/" when the system and the cgroups are asked, for tests.
+size_t free_host_memory(const std::string& root = "");
 
 }  // namespace packhorse::cpu

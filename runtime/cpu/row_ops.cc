@@ -5,7 +5,9 @@
 #include <cmath>
 #include <cstring>
 
+#include "core/float_convert.h"
 #include "core/format.h"
+#include "cpu/gemm_groups.h"
 #include "cpu/profile.h"
 #include "packhorse/error.h"
 
@@ -41,6 +43,15 @@ NormRows norm_task(const TensorView& residual, const NormWeight& norm, const Ten
   task.columns = out.columns();
   task.norm = params_of(norm);
   return task;
+}
+
+// Writes scale * a row of 16-bit floats as float32.
+void read_row(const TensorView& table, int64_t row, float scale, void* out) {
+  auto* values = static_cast<float*>(out);
+  const auto columns = static_cast<size_t>(table.columns());
+  to_float32(row_at(table, row), table.dtype, values, columns);
+  if (scale == 1) return;
+  for (size_t i = 0; i < columns; ++i) values[i] *= scale;
 }
 
 }  // namespace
@@ -96,7 +107,17 @@ void embed(const EmbedArgs& args, const Kernels& kernels, ThreadPool& pool) {
     task.norm = params_of(args.norm);
     for (int64_t token = first; token < end; ++token) {
       while (*next <= token) ++next;
-      task.word = row_at(args.word, args.ids != nullptr ? args.ids[token] : token);
+      task.out = row_at(args.out, token);
+      if (args.packed_word.data != nullptr) {
+        read_groups_row(args.packed_word, args.ids[token], args.word_scale, args.out.dtype,
+                        task.out);
+        task.word = task.out;
+      } else if (args.word.dtype != args.out.dtype) {
+        read_row(args.word, args.ids[token], args.word_scale, task.out);
+        task.word = task.out;
+      } else {
+        task.word = row_at(args.word, args.ids != nullptr ? args.ids[token] : token);
+      }
       if (args.position) {
         task.position =
             row_at(args.position, positions.next(next[-1], token) + args.position_offset);
@@ -104,7 +125,6 @@ void embed(const EmbedArgs& args, const Kernels& kernels, ThreadPool& pool) {
       if (args.type) {
         task.type = row_at(args.type, args.type_ids != nullptr ? args.type_ids[token] : 0);
       }
-      task.out = row_at(args.out, token);
       kernels.embed_row[index_of(args.out.dtype)](task);
     }
   });

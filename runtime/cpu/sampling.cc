@@ -152,6 +152,8 @@ class Row {
     return logits_[static_cast<size_t>(token)];
   }
 
+  bool raises() const { return row_.flat || row_.boost_end > row_.bias_end; }
+
   bool allowed(size_t token) const {
     if (row_.mask < 0) return true;
     const size_t words = (logits_.size() + 31) / 32;
@@ -166,8 +168,9 @@ class Row {
                         : args_.counts.as<int32_t>() + row_.counts * args_.counts.row_stride;
     size_t best = 0;
     for (size_t token = 0; token < logits_.size(); ++token) {
-      const float logit =
+      float logit =
           counts == nullptr ? logits_[token] : penalize(logits_[token], row_, counts[token]);
+      if (raises()) logit = raise(logit, static_cast<int64_t>(token), row_, args_);
       keys_[token] = allowed(token) ? logit_key(logit) : kImpossibleKey;
       if (keys_[token] > keys_[best]) best = token;
     }
@@ -196,7 +199,7 @@ class Row {
   }
 
   int32_t choose() {
-    if (row_.temperature == 0 && row_.counts < 0 && row_.mask < 0) {
+    if (row_.temperature == 0 && row_.counts < 0 && row_.mask < 0 && !raises()) {
       const size_t best = most_likely();
       return logit_key(logits_[best]) <= kImpossibleKey ? -1 : static_cast<int32_t>(best);
     }

@@ -8,7 +8,9 @@ namespace packhorse {
 namespace {
 
 // A choice that depends on what was chosen before it, by other than the model, is not drafted.
-bool may_draft(const Sampling& sampling) {
+bool may_draft(const Job& job) {
+  const Sampling& sampling = job.sampling;
+  if (job.rules && job.rules->read_tokens()) return false;
   return sampling.num_beams == 1 && sampling.mask == nullptr && sampling.repetition_penalty == 1 &&
          sampling.presence_penalty == 0 && sampling.frequency_penalty == 0;
 }
@@ -27,7 +29,7 @@ void add_speculation(Job& job, const GenerationOptions& options) {
                                  ": the session was loaded with draft_tokens ",
                                  options.draft_tokens));
   }
-  if (most == 0 || !may_draft(sampling)) return;
+  if (most == 0 || !may_draft(job)) return;
   const auto num_top = static_cast<size_t>(sampling.logprobs.value_or(0));
   const bool by_model = options.draft_model.has_value();
   for (Sequence& sequence : job.sequences) {
@@ -105,6 +107,7 @@ void ModelDrafter::add(Sequence& sequence, std::span<const int32_t> ids, int64_t
   added.pages = std::span(sequence.pages).first(static_cast<size_t>(pages_of(added.kv_len())));
   added.sample = draft > 0;
   added.sampler = {.sampling = &job.draft_sampling,
+                   .rules = job.rules ? &*job.rules : nullptr,
                    .seed = job.seed,
                    .stream = sequence.index,
                    .num_new_tokens = sequence.size() - job.prompt_tokens + draft - 1,

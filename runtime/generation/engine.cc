@@ -325,6 +325,7 @@ void Engine::collect(const PlannedStep& plan) {
 void Engine::take_token(Sequence& sequence) {
   Job& job = *sequence.job;
   const int32_t token = sequence.chosen.id;
+  if (token < 0) return finish(sequence, FinishReason::kStop);  // none may follow
   sequence.tokens.push_back(token);
   job.request->append(sequence.index, sequence.chosen, sequence.top);
   job.changed = true;

@@ -22,7 +22,6 @@ int64_t pages_at_once(int64_t prompt_tokens, int64_t size, int64_t num_beams) {
 // Tokens of prompt and output that each sequence may come to.
 int64_t choose_max_size(int64_t prompt_tokens, const Sampling& sampling,
                         const RunnerLimits& limits) {
-  const bool open = !sampling.max_new_tokens.has_value();
   // One new token at least, where any are wanted.
   const int64_t least = prompt_tokens + std::min<int64_t>(1, sampling.max_new_tokens.value_or(1));
   if (least > limits.max_context) {
@@ -33,10 +32,13 @@ int64_t choose_max_size(int64_t prompt_tokens, const Sampling& sampling,
   const auto fits = [&](int64_t size) {
     return pages_at_once(prompt_tokens, size, sampling.num_beams) <= limits.num_pages;
   };
-  // Not above the context; compared without a sum that could overflow.
+  // Not above the context; compared without a sum that could overflow. Who asks for more than the
+  // context takes wants as many as there can be, as who asks for no number does.
   const int64_t room = limits.max_context - prompt_tokens;
+  const bool open = sampling.max_new_tokens.value_or(room) >= room;
   int64_t size = prompt_tokens + std::min(room, sampling.max_new_tokens.value_or(room));
-  if (open) {
+  // Who asks for the whole context, or for more, takes what the cache has of it.
+  if (sampling.max_new_tokens.value_or(room) >= room) {
     while (size > least && !fits(size)) --size;
   }
   if (fits(size)) return size;
@@ -90,14 +92,18 @@ std::shared_ptr<TokenMask> fork_mask(const TokenMask& mask) {
 
 std::unique_ptr<Job> make_job(std::span<const int32_t> ids, const Sampling& sampling,
                               const RunnerLimits& limits, const GenerationOptions& options) {
-  check_sampling(sampling, limits);
-  check_prompt(ids, limits);
   auto job = std::make_unique<Job>();
+  job->stop_ids = merge_stop_ids(sampling, options);
+  check_sampling(sampling, job->stop_ids.size(), limits);
+  check_prompt(ids, limits);
   job->sampling = sampling;
   job->seed = sampling.seed ? *sampling.seed : random_seed();
   job->prompt_tokens = static_cast<int64_t>(ids.size());
   job->max_size = choose_max_size(job->prompt_tokens, sampling, limits);
-  job->stop_ids = merge_stop_ids(sampling, options);
+  TokenRules& rules =
+      job->rules.emplace(job->sampling, job->stop_ids, job->prompt_tokens, job->max_size);
+  const bool looks_back = rules.read_tokens();
+  if (!rules.any()) job->rules.reset();
   job->deadline = after(sampling.deadline_s.value_or(kNoTimeout));
   job->request =
       std::make_shared<Request>(sampling, job->prompt_tokens, job->max_size - job->prompt_tokens);
@@ -135,8 +141,8 @@ std::unique_ptr<Job> make_job(std::span<const int32_t> ids, const Sampling& samp
   }
   add_speculation(*job, options);
   for (Sequence& sequence : job->sequences) {
-    sequence.plain =
-        !searches && !masks && !sampling.prompt_logprobs && sequence.speculation == nullptr;
+    sequence.plain = !searches && !masks && !looks_back && !sampling.prompt_logprobs &&
+                     sequence.speculation == nullptr;
   }
   for (Sequence& sequence : job->spare) {
     sequence.job = job.get();

@@ -71,8 +71,9 @@ struct Job {
   bool started = false;
   bool changed = false;  // its caller must be told
   std::shared_ptr<Request> request;
-  std::vector<int32_t> stop_ids;  // the session's too, each once
+  std::vector<int32_t> stop_ids;  // the session's too, each once, in order
   Sampling sampling;
+  std::optional<TokenRules> rules;  // none where the settings have none
   uint64_t seed = 0;
   std::shared_ptr<const AdapterNames::Lease> adapter;  // null: none
   uint64_t salt = 0;                                   // PagePool::root

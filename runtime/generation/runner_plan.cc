@@ -11,8 +11,13 @@
 namespace packhorse {
 namespace {
 
-// Part of the memory that is free which a cache of no given size takes.
-constexpr double kShareOfFree = 0.9;
+// Part of a GPU's free memory that model and cache take together where no size is given.
+constexpr double kShareOfGpu = 0.9;
+// Part of the host's free memory that such a cache takes at most, beside the model: the machine's
+// other programs need theirs, and other models of this process a cache of their own.
+constexpr double kShareOfHost = 0.25;
+// Tokens of each of max_sequences texts that such a cache on the host has room for.
+constexpr int64_t kUsualTokens = 2048;
 
 SessionOptions session_options(const GenerationOptions& options) {
   SessionOptions result;
@@ -55,6 +60,28 @@ void check_spec(const Spec& spec, const GenerationOptions& options) {
   }
 }
 
+bool on_host(const DeviceContext& device) { return device.device().type == DeviceType::kCpu; }
+
+// Bytes of model and cache together where nothing is asked for. `taken`: bytes of the model.
+size_t default_limit(const DeviceContext& device, size_t taken) {
+  const size_t free = device.free_bytes();
+  const auto share = [](size_t bytes, double part) {
+    return static_cast<size_t>(static_cast<double>(bytes) * part);
+  };
+  if (!on_host(device)) return share(free, kShareOfGpu);
+  return free <= taken ? free : taken + share(free - taken, kShareOfHost);
+}
+
+// Pages beyond which a cache of no given size does not grow. At least one text of the longest
+// context has room.
+int64_t most_pages(const LoadedModel& model, const GenerationOptions& options) {
+  const int64_t longest = longest_table(model.spec);
+  if (options.memory_limit || !on_host(*model.backend.device)) {
+    return options.max_sequences * longest;
+  }
+  return std::max(longest, options.max_sequences * std::min(longest, pages_for(kUsualTokens)));
+}
+
 // Pages of the cache: those asked for, or what the memory leaves.
 int64_t count_pages(const PlannedRunner& planned, const PlannedRunner* draft,
                     const GenerationOptions& options) {
@@ -83,13 +110,9 @@ int64_t count_pages(const PlannedRunner& planned, const PlannedRunner* draft,
     }
     return pages;
   }
-  const auto share = [](size_t free, double part) {
-    return static_cast<size_t>(static_cast<double>(free) * part);
-  };
-  const size_t limit = options.memory_limit
-                           ? *options.memory_limit
-                           : share(model.backend.device->free_bytes(), kShareOfFree);
-  const int64_t most = options.max_sequences * longest_table(model.spec);
+  const size_t limit =
+      options.memory_limit ? *options.memory_limit : default_limit(*model.backend.device, taken);
+  const int64_t most = most_pages(model, options);
   const int64_t pages =
       limit <= taken ? 0 : std::min(most, static_cast<int64_t>((limit - taken) / page_bytes));
   if (pages < 1) {
@@ -121,7 +144,7 @@ PlannedRunner plan_model(const std::string& spec_json, const GenerationOptions& 
   model.precision.layers.few_rows = true;
   model.precision.decoder = model.precision.layers;
   count_memory(model, [&](const ModelWeights& weights, Arena& arena) {
-    const DType dtype = weights.stem.word_table.dtype;
+    const DType dtype = weights.stem.dtype;
     planned.shape = kv_cache_shape(model.spec.stack, weights.stack, dtype,
                                    options.kv_cache_dtype.value_or(dtype), taken_back);
     take_runner_buffers(model.spec, weights, options, model.backend, arena);
@@ -193,7 +216,7 @@ RunnerBuffers take_runner_buffers(const Spec& spec, const ModelWeights& weights,
                              .max_sequences = options.max_sequences,
                              .max_kv_len = spec.max_seqlen,
                              .adapters = adapter_capacity(options)};
-  const DType dtype = weights.stem.word_table.dtype;
+  const DType dtype = weights.stem.dtype;
   const ChooserShape chooser = chooser_shape(spec, options);
   RunnerBuffers buffers;
   const LastingBuffers lasting = take_lasting_buffers(chooser, arena);

@@ -24,6 +24,39 @@ void check_logprobs(const char* name, const std::optional<int64_t>& count, int64
   expect(*count >= 0 && *count <= most, name, *count, concat("0 to ", most));
 }
 
+void check_rules(const Sampling& sampling, const RunnerLimits& limits) {
+  const auto check_ids = [&](const char* name, const std::vector<int32_t>& ids) {
+    for (const int32_t id : ids) check_id(name, id, limits.vocab_size);
+  };
+  const auto check_sequence = [&](const char* name, const std::vector<int32_t>& ids) {
+    expect(!ids.empty(), name, "empty", "a token or more");
+    check_ids(concat("a token of ", name).c_str(), ids);
+  };
+  for (const SequenceBias& sequence : sampling.sequence_bias) {
+    check_sequence("a sequence of sequence_bias", sequence.ids);
+    expect(!std::isnan(sequence.bias) && sequence.bias != INFINITY, "a bias of sequence_bias",
+           sequence.bias, "a number, or -inf");
+  }
+  for (const std::vector<int32_t>& ids : sampling.bad_words_ids) {
+    check_sequence("a sequence of bad_words_ids", ids);
+  }
+  const int64_t size = sampling.no_repeat_ngram_size;
+  expect(size >= 0, "no_repeat_ngram_size", size, "1 or more, or 0 for no limit");
+  expect(sampling.min_new_tokens >= 0, "min_new_tokens", sampling.min_new_tokens, "0 or more");
+  check_ids("an id of suppress_tokens", sampling.suppress_tokens);
+  check_ids("an id of begin_suppress_tokens", sampling.begin_suppress_tokens);
+  if (const auto& id = sampling.forced_bos_token_id) {
+    check_id("forced_bos_token_id", *id, limits.vocab_size);
+  }
+  check_ids("an id of forced_eos_token_id", sampling.forced_eos_token_id);
+  if (const auto& decay = sampling.exponential_decay_length_penalty) {
+    const char* const name = "exponential_decay_length_penalty";
+    expect(decay->start >= 0, name, concat("(", decay->start, ", ...)"), "a start from 0 on");
+    expect(std::isfinite(decay->factor) && decay->factor > 0, name,
+           concat("(..., ", decay->factor, ")"), "a factor above 0");
+  }
+}
+
 void check_beams(const Sampling& sampling, const RunnerLimits& limits) {
   expect(sampling.num_beams <= limits.max_sequences, "num_beams", sampling.num_beams,
          concat("at most max_sequences ", limits.max_sequences, ", beams run at once"));
@@ -43,7 +76,7 @@ void check_beams(const Sampling& sampling, const RunnerLimits& limits) {
 
 }  // namespace
 
-void check_sampling(const Sampling& sampling, const RunnerLimits& limits) {
+void check_sampling(const Sampling& sampling, size_t num_stop_ids, const RunnerLimits& limits) {
   const int64_t new_tokens = sampling.max_new_tokens.value_or(1);
   expect(new_tokens >= 0, "max_new_tokens", new_tokens, "0 or more");
   const float temperature = sampling.temperature;
@@ -57,9 +90,13 @@ void check_sampling(const Sampling& sampling, const RunnerLimits& limits) {
          "a number");
   expect(std::isfinite(sampling.frequency_penalty), "frequency_penalty", sampling.frequency_penalty,
          "a number");
-  const auto biases = static_cast<int64_t>(sampling.logit_bias.size());
-  expect(biases <= kMostBiases, "the number of entries of logit_bias", biases,
-         concat("at most ", kMostBiases));
+  // Tokens with biases, and with boosts.
+  size_t biases = sampling.logit_bias.size() + sampling.sequence_bias.size();
+  if (sampling.exponential_decay_length_penalty) biases += num_stop_ids;
+  expect(static_cast<int64_t>(biases) <= kMostBiases,
+         "the number of entries of logit_bias and sequence_bias, and of tokens with a length "
+         "penalty,",
+         biases, concat("at most ", kMostBiases));
   std::set<int32_t> biased;
   for (const auto& [id, bias] : sampling.logit_bias) {
     expect(biased.insert(id).second, "a token of logit_bias", id, "each token once");
@@ -69,10 +106,13 @@ void check_sampling(const Sampling& sampling, const RunnerLimits& limits) {
   }
   for (const int32_t id : sampling.allowed_ids)
     check_id("an id of allowed_ids", id, limits.vocab_size);
+  check_rules(sampling, limits);
   for (const int32_t id : sampling.stop_ids) check_id("an id of stop_ids", id, limits.vocab_size);
   if (sampling.deadline_s) {
     expect(*sampling.deadline_s > 0, "deadline_s", *sampling.deadline_s, "above 0 seconds");
   }
+  expect(sampling.cache_salt >= 0 && sampling.cache_salt <= kMostCacheSalt, "cache_salt",
+         sampling.cache_salt, concat("0 to ", kMostCacheSalt));
   check_logprobs("logprobs", sampling.logprobs, limits.vocab_size);
   check_logprobs("prompt_logprobs", sampling.prompt_logprobs, limits.vocab_size);
   constexpr int64_t kMostSequences = 1024;

@@ -6,7 +6,8 @@
 namespace packhorse {
 
 /// Throws InvalidArgument naming the setting, what was found and what was expected.
-void check_sampling(const Sampling& sampling, const RunnerLimits& limits);
+/// `num_stop_ids`: tokens that end a sequence of the request.
+void check_sampling(const Sampling& sampling, size_t num_stop_ids, const RunnerLimits& limits);
 
 /// Likewise of options, with what every runner needs of them.
 void check_options(const GenerationOptions& options);

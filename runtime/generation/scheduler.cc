@@ -25,7 +25,9 @@ void use_drafts(Speculation& speculation, StepSequence& step) {
 // `may_draft`: sequences that draft may do so in the next step.
 bool needs_host(const Sequence& sequence, bool may_draft) {
   const Speculation* const drafts = sequence.speculation.get();
-  return sequence.job->search.has_value() || sequence.mask != nullptr ||
+  const Job& job = *sequence.job;
+  return job.search.has_value() || sequence.mask != nullptr ||
+         (job.rules && job.rules->read_tokens()) ||
          (drafts != nullptr && (drafts->in_flight || (may_draft && drafts->length.drafts())));
 }
 
@@ -68,7 +70,8 @@ Scheduler::Scheduler(const RunnerLimits& limits, const GenerationOptions& option
 
 void Scheduler::add(std::unique_ptr<Job> job) {
   // Without a prefix cache, only the sequences of one request share pages.
-  const uint64_t shared = job->adapter == nullptr ? 0 : job->adapter->salt;
+  const uint64_t adapter = job->adapter == nullptr ? 0 : job->adapter->salt;
+  const uint64_t shared = static_cast<uint64_t>(job->sampling.cache_salt) << 32 | adapter;
   job->salt = shares_prefixes_ ? shared : next_salt_++;
   // Pages in which a draft model's keys and values lie, too, are of another kind.
   if (job->drafts_by_model) job->salt |= kDraftedSalt;
@@ -210,6 +213,7 @@ void Scheduler::build(const PlannedStep::Part& part, StepSequence& step) const {
   step.sample = step.kv_len() == size && job.wants_new_tokens();
   if (step.sample) {
     step.sampler = {.sampling = &job.sampling,
+                    .rules = job.rules ? &*job.rules : nullptr,
                     .seed = job.seed,
                     .stream = sequence.index,
                     .num_new_tokens = size - job.prompt_tokens,

@@ -5,6 +5,7 @@
 #include <functional>
 #include <span>
 
+#include "generation/token_rules.h"
 #include "ops/kv_pages.h"
 #include "packhorse/generation.h"
 
@@ -22,13 +23,15 @@ struct StepSampler {
   /// StepSequence gets the most probable tokens with their log-probabilities after penalties, bias
   /// and mask, not normalised again.
   const Sampling* sampling = nullptr;
+  const TokenRules* rules = nullptr;  // null: its settings have none
   uint64_t seed = 0;
   uint64_t stream = 0;  // the index of the sequence in its request: Philox's key is (seed, stream)
   /// New tokens of the sequence so far: Philox's counter starts from it, so that a token's random
   /// numbers are the same whenever it is computed.
   int64_t num_new_tokens = 0;
   /// Prompt and new tokens so far, for penalties: [prompt_tokens + num_new_tokens], without the
-  /// last one where that is pending. May be empty where there are no penalties.
+  /// last one where that is pending. May be empty where there are no penalties, and no rules that
+  /// read tokens: with such rules no token is pending, and there are no drafts.
   std::span<const int32_t> history;
   int64_t prompt_tokens = 0;
   /// Where a runner may keep what it has counted of the history, and the token that it chose last,

@@ -1,7 +1,6 @@
 #include "generation/token_chooser.h"
 
 #include <algorithm>
-#include <cstring>
 
 namespace packhorse {
 namespace {
@@ -173,45 +172,66 @@ SamplingRow TokenChooser::settings_of(const Row& row) const {
           .draw = static_cast<uint64_t>(row.draw)};
 }
 
+void TokenChooser::add_restrictions(const Row& row, SamplingRow& settings) {
+  settings.bias_begin = settings.bias_end = settings.boost_end = num_biases_;
+  if (row.sampler == nullptr) return;
+  const StepSampler& sampler = *row.sampler;
+  std::span<const TokenBias> biases = sampler.sampling->logit_bias;
+  if (sampler.rules != nullptr) {
+    sampler.rules->apply(sampler.history, row.draw, effects_);
+    biases = effects_.biases;
+  }
+  const bool boosts = sampler.rules != nullptr && !effects_.boosted.empty();
+  if (biases_ == nullptr && (boosts || !biases.empty())) {
+    bias_tokens_ = static_cast<int32_t*>(bias_token_uploads_->acquire());
+    biases_ = static_cast<float*>(bias_uploads_->acquire());
+  }
+  const auto add = [&](int32_t token, float bias) {
+    bias_tokens_[num_biases_] = token;
+    biases_[num_biases_++] = bias;
+  };
+  for (const auto& [token, bias] : biases) add(token, bias);
+  settings.bias_end = num_biases_;
+  if (boosts) {
+    for (const int32_t token : effects_.boosted) add(token, effects_.boost);
+  }
+  settings.boost_end = num_biases_;
+
+  const bool restricts = sampler.rules != nullptr && effects_.restrict_tokens();
+  if (!restricts && sampler.mask.empty()) return;
+  if (masks_ == nullptr) masks_ = static_cast<uint32_t*>(mask_uploads_->acquire());
+  settings.mask = num_masks_++;
+  const auto words = static_cast<size_t>(shape_.mask_words());
+  const std::span<uint32_t> mask(masks_ + static_cast<size_t>(settings.mask) * words, words);
+  if (restricts) {
+    settings.flat = write_allowed(effects_, sampler.mask, mask);
+  } else {
+    std::ranges::copy(sampler.mask, mask.begin());
+  }
+}
+
 TokenChooser::Chunk TokenChooser::write(std::span<const Row> rows, const RowInputs& to) {
   Chunk chunk = {.num_rows = rows.size(), .num_top = 0, .wants_logprobs = false};
-  int32_t* bias_tokens = nullptr;
-  float* biases = nullptr;
-  uint32_t* masks = nullptr;
-  int32_t num_biases = 0;
-  int32_t num_masks = 0;
+  bias_tokens_ = nullptr;
+  biases_ = nullptr;
+  masks_ = nullptr;
+  num_biases_ = 0;
+  num_masks_ = 0;
   for (size_t i = 0; i < rows.size(); ++i) {
     const Row& row = rows[i];
     to.hidden_rows[i] = row.hidden_row;
     SamplingRow settings = settings_of(row);
-    settings.bias_begin = num_biases;
-    if (row.sampler != nullptr && !row.sampler->sampling->logit_bias.empty()) {
-      if (biases == nullptr) {
-        bias_tokens = static_cast<int32_t*>(bias_token_uploads_->acquire());
-        biases = static_cast<float*>(bias_uploads_->acquire());
-      }
-      for (const auto& [token, bias] : row.sampler->sampling->logit_bias) {
-        bias_tokens[num_biases] = token;
-        biases[num_biases++] = bias;
-      }
-    }
-    settings.bias_end = num_biases;
-    if (row.sampler != nullptr && !row.sampler->mask.empty()) {
-      if (masks == nullptr) masks = static_cast<uint32_t*>(mask_uploads_->acquire());
-      settings.mask = num_masks++;
-      const std::span<const uint32_t> mask = row.sampler->mask;
-      std::memcpy(masks + settings.mask * shape_.mask_words(), mask.data(), mask.size_bytes());
-    }
+    add_restrictions(row, settings);
     to.settings[i] = settings;
     chunk.wants_logprobs |= row.target.wants_logprob;
     chunk.num_top = std::max(chunk.num_top, static_cast<int32_t>(row.target.top.size()));
   }
-  if (biases != nullptr) {
-    bias_token_uploads_->send(static_cast<size_t>(num_biases) * sizeof(int32_t));
-    bias_uploads_->send(static_cast<size_t>(num_biases) * sizeof(float));
+  if (biases_ != nullptr) {
+    bias_token_uploads_->send(static_cast<size_t>(num_biases_) * sizeof(int32_t));
+    bias_uploads_->send(static_cast<size_t>(num_biases_) * sizeof(float));
   }
-  if (masks != nullptr) {
-    mask_uploads_->send(static_cast<size_t>(num_masks * shape_.mask_words()) * sizeof(uint32_t));
+  if (masks_ != nullptr) {
+    mask_uploads_->send(static_cast<size_t>(num_masks_ * shape_.mask_words()) * sizeof(uint32_t));
   }
   return chunk;
 }

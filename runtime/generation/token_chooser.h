@@ -126,8 +126,10 @@ class TokenChooser {
   /// `number`: of the rows that tokens of the sequence are chosen from.
   void add_sampled(const StepSequence& sequence, int32_t hidden_row, int32_t number);
   void add_targets(const StepSequence& sequence, int32_t first_row);
-  /// But for masks and biases, which lie elsewhere.
+  /// What `add_restrictions` does not write.
   SamplingRow settings_of(const Row& row) const;
+  /// Writes biases, boosts and the mask of a row behind those before, and where they lie.
+  void add_restrictions(const Row& row, SamplingRow& settings);
   Chunk write(std::span<const Row> rows, const RowInputs& to);
   void compute(const Chunk& chunk, const TensorView& hidden);
   SampleArgs sample_args(const Chunk& chunk, int64_t num_rows) const;
@@ -147,6 +149,14 @@ class TokenChooser {
   const std::unique_ptr<UploadBuffer> bias_uploads_;
   const std::unique_ptr<UploadBuffer> mask_uploads_;
   Exchange& exchange_;
+
+  // What rows have been given by `add_restrictions`; null where none has such a thing yet.
+  int32_t* bias_tokens_ = nullptr;
+  float* biases_ = nullptr;
+  uint32_t* masks_ = nullptr;
+  int32_t num_biases_ = 0;
+  int32_t num_masks_ = 0;
+  RuleEffects effects_;  // of the row that is written
 
   // The step that is being launched.
   std::vector<Row> rows_;   // those that choose a token first

@@ -5,7 +5,7 @@ namespace packhorse {
 ModelBuffers take_model_buffers(const Spec& spec, const ModelWeights& weights,
                                 const Capacity& capacity, const Ops& ops, Arena& arena) {
   ModelBuffers buffers;
-  const DType dtype = weights.stem.word_table.dtype;
+  const DType dtype = weights.stem.dtype;
   buffers.layers = take_layer_buffers(spec, weights.stack, capacity, dtype, ops, arena);
   // The stem is done when the first block begins, and the last block is done when the heads begin.
   // So the buffers of stem, blocks and heads share memory.

@@ -24,6 +24,12 @@ uint16_t finite(uint16_t bits, const std::string& name) {
       concat("weights: tensor '", name, "' has a scale or a minimum that is not finite"));
 }
 
+float as_float(uint16_t half) {
+  float value = 0;
+  to_float32(&half, DType::kFloat16, &value, 1);
+  return value;
+}
+
 }  // namespace
 
 WeightGroups common_groups(const WeightGroups& a, const WeightGroups& b) {
@@ -68,6 +74,19 @@ GroupedTensor::GroupedTensor(const TensorReader& reader, const std::string& of, 
              " bits in groups of ", groups.size, ", as 'quantized' of the spec says"));
 }
 
+void GroupedTensor::decode_row(int64_t i, float* to) const {
+  const uint8_t* bytes = row(i);
+  const uint8_t* scales = bytes + value_bytes();
+  const uint8_t* minima = scales + 2 * groups.count(columns);
+  for (int64_t k = 0; k < columns; ++k) {
+    const int64_t group = k / groups.size;
+    const float scale = as_float(finite(half_at(scales, group), name));
+    const float minimum = groups.minima ? as_float(finite(half_at(minima, group), name)) : 0;
+    const int zero = groups.minima ? 0 : groups.zero();
+    to[k] = scale * static_cast<float>(value(bytes, k) - zero) + minimum;
+  }
+}
+
 GroupedLayer::GroupedLayer(int64_t out_features, int64_t in_features, const WeightGroups& groups)
     : in_features_(in_features), groups_(groups) {
   values_.resize(static_cast<size_t>(out_features * in_features));
@@ -84,8 +103,7 @@ void GroupedLayer::put_row(const GroupedTensor& from, int64_t row, int64_t to) {
   // Values around a zero in the middle move with it, unless a minimum says where zero is.
   const int shift = groups_.minima || theirs.minima ? 0 : groups_.zero() - theirs.zero();
   for (int64_t k = 0; k < from.columns; ++k) {
-    const int q = theirs.bits == 8 ? bytes[k] : bytes[k / 2] >> (k % 2 == 0 ? 0 : 4) & 15;
-    values[k] = static_cast<uint8_t>(q + shift);
+    values[k] = static_cast<uint8_t>(from.value(bytes, k) + shift);
   }
   const int64_t count = groups_.count(in_features_);
   for (int64_t k = 0; k < from.columns; k += groups_.size) {
@@ -98,8 +116,7 @@ void GroupedLayer::put_row(const GroupedTensor& from, int64_t row, int64_t to) {
     if (theirs.minima) {
       minimum = half_at(minima, group);
     } else {
-      float value = 0;
-      to_float32(&scale, DType::kFloat16, &value, 1);
+      float value = as_float(scale);
       value *= -static_cast<float>(theirs.zero());  // a power of two
       from_float32(&value, DType::kFloat16, &minimum, 1);
     }

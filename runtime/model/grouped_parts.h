@@ -24,6 +24,13 @@ struct GroupedTensor {
 
   int64_t value_bytes() const { return groups.bits == 4 ? (columns + 1) / 2 : columns; }
   const uint8_t* row(int64_t i) const { return tensor.as<const uint8_t>() + i * tensor.shape[1]; }
+  /// q of column k of a row that `row` gives.
+  int value(const uint8_t* bytes, int64_t k) const {
+    return groups.bits == 8 ? bytes[k] : bytes[k / 2] >> (k % 2 == 0 ? 0 : 4) & 15;
+  }
+  /// Writes the values that row i stands for, [columns]. Throws InvalidArgument for scales and
+  /// minima that are not finite.
+  void decode_row(int64_t i, float* to) const;
 
   std::string name;
   int64_t columns;

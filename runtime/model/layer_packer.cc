@@ -40,17 +40,17 @@ void spread_row(const float* values, const Spread& columns, float* to) {
 
 }  // namespace
 
-TensorView LayerPacker::table(const std::string& name, int64_t rows, int64_t columns, float scale) {
-  const DType dtype = precision_.floats();
+TensorView LayerPacker::table(const std::string& name, int64_t rows, int64_t columns, DType dtype,
+                              float scale) {
   const int64_t stored = width(columns);
   const size_t row_bytes = static_cast<size_t>(stored) * size_of(dtype);
   const TensorView result = arena_.take_matrix(name, rows, stored, dtype);
   if (reader_ == nullptr) return result;
-  const TensorView source = reader_->require(name, rows, columns);
+  const auto read = row_reader(name, rows, columns);
   for_each_piece(rows, columns, [&](int64_t row, int64_t count) {
     std::vector<float> values(static_cast<size_t>(count * columns));
     std::vector<char> converted(static_cast<size_t>(count) * row_bytes);  // zeros: the padding
-    reader_->read_rows(name, source, row, count, values.data());
+    read(row, count, values.data());
     check_range(name, values.data(), values.size());
     if (scale != 1) {
       std::vector<float> factor = {scale};

@@ -43,6 +43,9 @@ struct Part {
   Spread rows;
   bool bias;
   std::string weight = {};  // the weight's whole name, if it is another than name + ".weight"
+
+  /// The name under which Precision::groups has the weight.
+  const std::string& grouped_name() const { return weight.empty() ? name : weight; }
   /// If not 0, `weight` is a tensor [slices, slice_rows, columns], and the part begins at row
   /// `first` of it, where rows are counted through all slices.
   int64_t slices = 0;
@@ -80,8 +83,13 @@ class LayerPacker {
 
   /// A table [rows, columns] in the dtype Precision::floats(), whose columns are padded to their
   /// `width`. Both its elements and `scale`, by which they are multiplied, are rounded to that
-  /// dtype, and so is their product.
-  TensorView table(const std::string& name, int64_t rows, int64_t columns, float scale = 1);
+  /// dtype, and so is their product. A table in groups (Precision::groups) is decoded.
+  TensorView table(const std::string& name, int64_t rows, int64_t columns, float scale = 1) {
+    return table(name, rows, columns, precision_.floats(), scale);
+  }
+  /// Likewise in another dtype.
+  TensorView table(const std::string& name, int64_t rows, int64_t columns, DType dtype,
+                   float scale = 1);
   /// A vector [size] in float32, whatever the model's dtype, padded to its `width`.
   const float* vector(const std::string& name, int64_t size);
   const float* matrix(const std::string& name, int64_t rows, int64_t columns);
@@ -165,6 +173,10 @@ class LayerPacker {
  private:
   // The gammas of a norm.
   const float* gamma(const std::string& name, const Spread& spread, int64_t stored);
+  // Reads rows [first, first + count) of a table of the source, in floats or in groups.
+  std::function<void(int64_t first, int64_t count, float* to)> row_reader(const std::string& name,
+                                                                          int64_t rows,
+                                                                          int64_t columns) const;
   // Writes rows of the source to a matrix of `row_length` columns, without touching what lies
   // between them. If `columns` is empty, `to` is a vector.
   void place(const TensorView& source, const Location& from, const Spread& rows,

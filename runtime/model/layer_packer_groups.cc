@@ -12,7 +12,7 @@ LinearFormat LayerPacker::format_of(const std::vector<Part>& parts, const Spread
                                     int64_t in_features, const LinearFormat& format) const {
   WeightGroups groups;
   for (const Part& part : parts) {
-    const auto found = precision_.groups.find(part.name);
+    const auto found = precision_.groups.find(part.grouped_name());
     if (found == precision_.groups.end()) return format;  // then none is: see parse_quantized
     groups = groups ? common_groups(groups, found->second) : found->second;
   }
@@ -32,7 +32,7 @@ void LayerPacker::pack_groups(const LinearWeight& weight, const LinearFormat& fo
   for (const Part& part : parts) {
     const Location from = locate(part, parts, fused, ".weight");
     const GroupedTensor source(*reader_, from.name, from.rows, columns.extent,
-                               precision_.groups.at(part.name));
+                               precision_.groups.at(part.grouped_name()));
     const Spread& rows = part.rows;
     for_each_piece(rows.extent, columns.extent, [&](int64_t begin, int64_t count) {
       for (int64_t row = begin; row < begin + count; ++row) {
@@ -46,6 +46,23 @@ void LayerPacker::pack_groups(const LinearWeight& weight, const LinearFormat& fo
   }
   backend_.packer->pack_groups(layer.weight(), weight.in_features, weight.out_features, format,
                                packed);
+}
+
+std::function<void(int64_t, int64_t, float*)> LayerPacker::row_reader(const std::string& name,
+                                                                      int64_t rows,
+                                                                      int64_t columns) const {
+  const auto found = precision_.groups.find(name);
+  if (found == precision_.groups.end()) {
+    const TensorView source = reader_->require(name, rows, columns);
+    return [this, name, source](int64_t first, int64_t count, float* to) {
+      reader_->read_rows(name, source, first, count, to);
+    };
+  }
+  const GroupedTensor source(*reader_, name, rows, columns, found->second);
+  return [this, source](int64_t first, int64_t count, float* to) {
+    for (int64_t i = 0; i < count; ++i) source.decode_row(first + i, to + i * source.columns);
+    reader_->release(source.tensor, first, count);
+  };
 }
 
 const int32_t* LayerPacker::input_order(const std::string& name, const std::vector<Part>& parts,

@@ -9,13 +9,14 @@
 namespace packhorse {
 
 /// The layers of the stack may be quantised: they hold nearly all of the weights. Embeddings, norms
-/// and heads affect results most and cost little, so they never are, but for one: a model that
-/// generates reads the whole matrix of its language model head for every token.
+/// and heads affect results most and cost little, so they are not, except for one: a model that
+/// generates reads the whole matrix of its language model head for every token. What a file has
+/// quantised in groups already stays so.
 struct Precision {
   LinearFormat layers;   // the dense layers of attention and of feed-forward blocks
   LinearFormat rest;     // the dense layers of stem, convolution and heads: never quantised
   LinearFormat decoder;  // the language model head: that of `layers` in a model that generates
-  /// Spec::quantized: layers of the stack, and the decoder, that have formats of their own
+  /// Spec::quantized: weights that have formats of their own
   std::map<std::string, WeightGroups> groups = {};
 
   /// The dtype of activations, tables and outputs.

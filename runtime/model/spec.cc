@@ -54,6 +54,10 @@ void parse_sizes(Fields& fields, Spec& spec) {
   spec.stem.projection = fields.has("embedding_size");
   spec.stem.embedding_size = fields.integer("embedding_size", 1, kMaxHidden, spec.hidden_size);
   if (spec.stem.projection) spec.stem.projection_bias = fields.boolean("embedding_bias", true);
+  if (fields.has("table_dtype")) {
+    spec.stem.table_dtype = fields.choice<DType>(
+        "table_dtype", {{"float16", DType::kFloat16}, {"bfloat16", DType::kBFloat16}});
+  }
   spec.stem.embedding_scale = fields.positive_number("embedding_scale", 1.0f);
   spec.stack.num_layers = fields.integer("num_layers", 0, kMaxLayers);
   parse_layer_weights(fields, spec.stack);

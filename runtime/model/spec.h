@@ -95,9 +95,10 @@ struct EmbeddingSpec {
 /// token.
 struct StemSpec {
   int64_t vocab_size = 0;
-  int64_t embedding_size = 0;  // number of columns of the tables
-  float embedding_scale = 1;   // multiplies the rows of the table of words
-  bool projection = false;     // whether a dense layer maps that width to the hidden size
+  int64_t embedding_size = 0;        // number of columns of the tables
+  float embedding_scale = 1;         // multiplies the rows of the table of words
+  std::optional<DType> table_dtype;  // of the table of words in the files, if that is 16 bits
+  bool projection = false;           // whether a dense layer maps that width to the hidden size
   bool projection_bias = true;
   bool positions_after_projection = false;  // their table then has hidden_size columns
   int64_t type_vocab_size = 0;

@@ -10,6 +10,7 @@ namespace packhorse {
 namespace {
 
 constexpr const char* kDecoder = "lm.decoder";
+constexpr const char* kTable = "embeddings.word";
 constexpr const char* kDown = "ffn.down";
 
 // The layers of a block that one operator computes. They are quantised together or not at all.
@@ -64,7 +65,7 @@ void check_sets(const Spec& spec) {
 
 void parse_quantized(Fields& fields, Spec& spec) {
   if (!fields.has("quantized")) return;
-  std::set<std::string, std::less<>> known = {kDecoder};
+  std::set<std::string, std::less<>> known = {kDecoder, kTable};
   for (int64_t i = 0; i < spec.stack.num_weight_sets(); ++i) {
     for (const auto& set : sets_of_block(spec.stack.feed_forward.gated)) {
       for (const std::string& name : set) known.insert(concat("layers.", i, '.', name));
@@ -77,7 +78,12 @@ void parse_quantized(Fields& fields, Spec& spec) {
       const std::string& name = layer.text();
       if (!known.contains(name)) {
         throw InvalidArgument(concat("spec: 'quantized' names ", layer.dump(),
-                                     ", expected a dense layer of a block or \"", kDecoder, "\""));
+                                     ", expected a dense layer of a block, \"", kDecoder,
+                                     "\" or \"", kTable, "\""));
+      }
+      if (name == kTable && groups.ordered) {
+        throw InvalidArgument(
+            concat("spec: 'quantized' has an input_order for ", layer.dump(), ", expected none"));
       }
       if (!spec.quantized.emplace(name, groups).second) {
         throw InvalidArgument(concat("spec: 'quantized' names ", layer.dump(), " twice"));

@@ -17,8 +17,17 @@ StemWeights build_stem(const Spec& spec, LayerPacker& packer) {
   const StemSpec& stem = spec.stem;
   const int64_t width = stem.embedding_size;
   StemWeights weights;
-  weights.word_table =
-      packer.table("embeddings.word", stem.vocab_size, width, stem.embedding_scale);
+  weights.dtype = packer.precision().floats();
+  const std::string words = "embeddings.word";
+  const bool as_stored = packer.backend().ops->embeds_stored_rows();
+  if (spec.quantized.contains(words) && as_stored) {
+    weights.packed_words =
+        packer.padded_dense(words, stem.vocab_size, width, false, packer.precision().rest, words);
+  } else if (stem.table_dtype && weights.dtype == DType::kFloat32 && as_stored) {
+    weights.word_table = packer.table(words, stem.vocab_size, width, *stem.table_dtype);
+  } else {
+    weights.word_table = packer.table(words, stem.vocab_size, width, stem.embedding_scale);
+  }
   if (stem.position_kind == PositionKind::kLearned) {
     weights.position_table =
         packer.table("embeddings.position", stem.num_positions,
@@ -39,8 +48,8 @@ StemBuffers take_stem_buffers(const StemWeights& weights, const Capacity& capaci
                               Arena& arena) {
   StemBuffers buffers;
   if (!weights.projection) return buffers;
-  buffers.embedded = arena.take_matrix("embedded", capacity.max_tokens,
-                                       weights.word_table.columns(), weights.word_table.dtype);
+  buffers.embedded =
+      arena.take_matrix("embedded", capacity.max_tokens, weights.columns(), weights.dtype);
   buffers.workspace =
       arena.take("embedding_workspace",
                  ops.linear_workspace(projection_of(weights, buffers, capacity.max_tokens)));
@@ -55,6 +64,8 @@ void embed(const StemSpec& spec, const StemWeights& weights, const StemBuffers& 
   args.type_ids = tokens.type_ids;
   args.position_ids = tokens.position_ids;
   args.word = weights.word_table;
+  if (weights.packed_words) args.packed_word = *weights.packed_words;
+  args.word_scale = spec.embedding_scale;
   if (!spec.positions_after_projection) args.position = weights.position_table;
   args.type = weights.type_table;
   args.position_offset = spec.position_offset;

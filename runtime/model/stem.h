@@ -14,10 +14,17 @@ namespace packhorse {
 
 struct StemWeights {
   TensorView word_table;
+  std::optional<LinearWeight> packed_words;  // in place of word_table: a table in groups
   TensorView position_table;
   TensorView type_table;
   NormWeight norm;
   std::optional<LinearWeight> projection;
+  DType dtype = DType::kFloat32;  // of activations
+
+  /// The width of the tables as stored.
+  int64_t columns() const {
+    return packed_words ? packed_words->in_features : word_table.columns();
+  }
 };
 
 /// The buffers of the stem, which are empty if it has no projection.

@@ -11,7 +11,7 @@ namespace {
 void build(const Spec& spec, LayerPacker packer, ModelWeights& weights) {
   weights.stem = build_stem(spec, packer);
   weights.stack = build_stack(spec, packer);
-  weights.heads = build_heads(spec, packer);
+  weights.heads = build_heads(spec, weights.stem, packer);
 }
 
 }  // namespace

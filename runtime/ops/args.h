@@ -74,9 +74,14 @@ struct EmbedArgs {
   const int32_t* ids = nullptr;           // [T], or null: token t takes row t of `word`
   const int32_t* type_ids = nullptr;      // [T]; null: every token takes row 0 of `type`
   const int32_t* position_ids = nullptr;  // [T] pos(t), or null
-  TensorView word;                        // [vocab_size, E]; without ids [T, E], may be `out`
-  TensorView position;                    // [num_positions, E] or empty
-  TensorView type;                        // [type_vocab_size, E] or empty
+  /// [vocab_size, E]; without ids [T, E], may be `out`. Where Ops::embeds_stored_rows, a table of
+  /// 16-bit floats may go with float32, and `packed_word`, a weight [vocab_size, E] in groups, may
+  /// stand in its place: such rows are decoded as they are read, and multiplied by `word_scale`.
+  TensorView word;
+  LinearWeight packed_word = {};
+  float word_scale = 1;
+  TensorView position;  // [num_positions, E] or empty
+  TensorView type;      // [type_vocab_size, E] or empty
   int64_t position_offset = 0;
   int32_t skipped_id = -1;  // -1: none; else `ids` are there, and position_offset is above 0
   NormWeight norm;          // or none
@@ -137,7 +142,7 @@ struct NeighboursArgs {
 struct RotationArgs {
   const float* frequencies = nullptr;  // [dims / 2]
   int32_t dims = 0;
-  const int32_t* position_ids = nullptr;  // [T], or null: 0, 1, ... from the sequence's start
+  const int32_t* position_ids = nullptr;  // [T] pos(t), or null
   BatchView batch;
   TensorView out;  // [T, Ops::rotation_columns(dims)] float32, in the backend's own layout
 };

@@ -9,16 +9,24 @@ namespace packhorse {
 
 void Ops::embed(const EmbedArgs& args) {
   const char* op = "embed";
-  const int64_t hidden_size = args.word.columns();
+  const bool packed = args.packed_word.data != nullptr;
+  const int64_t hidden_size = packed ? args.packed_word.in_features : args.word.columns();
   const int64_t tokens = args.batch.num_tokens;
-  check_compute_dtype(op, "word", args.word);
+  check_compute_dtype(op, "out", args.out);
   check_matrix(op, "out", args.out, tokens, hidden_size);
-  check_dtype_is(op, "out", args.out, args.word.dtype);
+  if (!packed) {
+    check_compute_dtype(op, "word", args.word);
+    const bool widens = embeds_stored_rows() && args.ids != nullptr &&
+                        args.out.dtype == DType::kFloat32 && size_of(args.word.dtype) == 2;
+    if (!widens) check_dtype_is(op, "out", args.out, args.word.dtype);
+  } else if (!embeds_stored_rows() || !args.packed_word.groups || args.ids == nullptr) {
+    fail(op, "packed_word goes with ids, weights in groups and a device that reads their rows");
+  }
   check_batch(op, "batch", args.batch, tokens);
   for (auto [name, table] : {std::pair{"position", &args.position}, {"type", &args.type}}) {
     if (!*table) continue;
     check_matrix(op, name, *table, table->rows(), hidden_size);
-    check_dtype_is(op, name, *table, args.word.dtype);
+    check_dtype_is(op, name, *table, args.out.dtype);
   }
   if (args.position && (args.position_offset < 0 || args.position_offset > args.position.rows())) {
     fail(op, concat("position_offset is ", args.position_offset, ", expected 0 to ",

@@ -12,8 +12,9 @@ namespace packhorse {
 /// In this order, as in transformers: the biases of a request are added; what a token counts by its
 /// past is taken off (repetition_penalty divides a positive logit and multiplies a negative one of
 /// every token seen so far, Keskar et al., CTRL, arXiv 1909.05858; of every token generated so far,
-/// presence_penalty once and frequency_penalty for each time are subtracted); tokens outside of the
-/// mask are left out. Then temperature 0 takes the largest logit, the lowest token where several
+/// presence_penalty once and frequency_penalty for each time are subtracted); where `flat`, all
+/// logits become 0; boosts raise a logit l by boost * |l|; tokens outside of the mask are left out.
+/// Then temperature 0 takes the largest logit, the lowest token where several
 /// are largest. Any other temperature divides the logits; of the tokens the top_k largest stay, of
 /// those the fewest whose probabilities sum to top_p (Holtzman et al., arXiv 1904.09751), and of
 /// those the ones with at least min_p times the largest probability (Nguyen et al., arXiv
@@ -30,7 +31,9 @@ struct SamplingRow {
   int32_t mask = -1;       // row of SampleArgs::masks, or -1: every token is allowed
   int32_t bias_begin = 0;  // biases [bias_begin, bias_end) of SampleArgs are this row's
   int32_t bias_end = 0;
-  int32_t forced = -1;  // this token is taken whatever the logits are, or -1
+  int32_t boost_end = 0;  // [bias_end, boost_end) are its boosts
+  bool flat = false;      // all tokens are equally likely
+  int32_t forced = -1;    // this token is taken whatever the logits are, or -1
   /// For beam search, as transformers does it: the logits become log probabilities before anything
   /// else, the most likely tokens are told of what biases, penalties and mask have made of those,
   /// and no token is chosen.
@@ -46,7 +49,7 @@ struct SamplingRow {
 struct SampleArgs {
   TensorView logits;                     // [n, vocab_size] float32; biases are added in place
   const SamplingRow* rows = nullptr;     // [n]
-  const int32_t* bias_tokens = nullptr;  // [num_biases]; a row names no token twice
+  const int32_t* bias_tokens = nullptr;  // [num_biases]; a row has no token twice, of either kind
   const float* biases = nullptr;         // [num_biases]
   int64_t num_biases = 0;
   const uint32_t* masks = nullptr;  // [num_masks, ceil(vocab_size / 32)], bit v % 32 of word v / 32

@@ -47,6 +47,17 @@ constexpr float penalize(float logit, const SamplingRow& row, int32_t count) {
   return logit - row.presence_penalty - row.frequency_penalty * static_cast<float>(generated);
 }
 
+/// A logit l after penalties: 0 in a flat row, l + boost * |l| of a token with a boost.
+constexpr float raise(float logit, int64_t token, const SamplingRow& row, const SampleArgs& args) {
+  if (row.flat) return 0;
+  for (int32_t i = row.bias_end; i < row.boost_end; ++i) {
+    if (args.bias_tokens[i] != token) continue;
+    const float size = logit < 0 ? -logit : logit;
+    return size <= std::numeric_limits<float>::max() ? logit + size * args.biases[i] : logit;
+  }
+  return logit;
+}
+
 /// Philox4x32-10 (Salmon et al., SC 2011): 64 random bits that are a function of the key and of a
 /// counter of two halves, so that a request needs no generator that remembers where it was.
 constexpr uint64_t philox(uint64_t key, uint64_t low, uint64_t high) {

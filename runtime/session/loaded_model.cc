@@ -58,7 +58,8 @@ void count_memory(LoadedModel& model, const TakeBuffers& take) {
   plan.weights = weights.plan;
   if (limit && plan.weights.bytes > *limit) {
     throw OutOfMemory(concat("the weights take ", plan.weights.bytes, " bytes as ",
-                             name_of(model.options.dtype), ", memory_limit is ", *limit,
+                             model.spec.quantized.empty() ? name_of(model.options.dtype) : "stored",
+                             ", memory_limit is ", *limit,
                              ": raise it, or choose a dtype that takes less"));
   }
   try {

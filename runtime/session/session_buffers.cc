@@ -13,8 +13,8 @@ SessionBuffers take_session_buffers(const Spec& spec, const ModelWeights& weight
   SessionBuffers buffers;
   // On the CPU, results are in host memory anyway, so no slots are needed.
   if (backend.device->io() != nullptr) {
-    buffers.slots = take_output_slots(output_layouts(spec, capacity), capacity,
-                                      weights.stem.word_table.dtype, options.output_slots, arena);
+    buffers.slots = take_output_slots(output_layouts(spec, capacity), capacity, weights.stem.dtype,
+                                      options.output_slots, arena);
   }
   buffers.inputs =
       arena.take_array<int32_t>("inputs", static_cast<size_t>(InputLayout(capacity).size));

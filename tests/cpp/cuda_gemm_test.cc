@@ -129,8 +129,16 @@ TEST(gemm_panels_cut_large_weights_only) {
   CHECK(select_gemm({4096, 3072, 768}, kSms).panel > 3072);
   for (int64_t rows : {256, 1024, 8192}) {
     const GemmConfig config = select_gemm({rows, 8192, 8192}, kSms);
-    CHECK(config.tile == GemmTile::k128x192 ? config.panel > 8192 : config.panel == 8);
+    const int panel = config.paired ? 32 : 8;
+    CHECK(config.tile == GemmTile::k128x192 ? config.panel > 8192 : config.panel == panel);
   }
+}
+
+TEST(gemm_blocks_share_large_weights_where_there_are_rows_for_two) {
+  CHECK(select_gemm({2048, 2048, 8192}, kSms).paired);
+  CHECK(select_gemm({2048, 2048, 8192, false, false, 0, true}, kSms).paired);
+  CHECK(!select_gemm({5283, 768, 3072}, kSms).paired);
+  CHECK(!select_gemm({128, 2048, 8192}, kSms).paired);
 }
 
 TEST(gemm_choice_is_printable) {

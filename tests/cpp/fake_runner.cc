@@ -47,9 +47,20 @@ std::vector<float> FakeModel::processed(std::vector<float> scores, const StepSam
     float& score = scores[size_t(t)];
     score = score < 0 ? score * sampling.repetition_penalty : score / sampling.repetition_penalty;
   }
-  for (const auto& [t, bias] : sampling.logit_bias) scores[size_t(t)] += bias;
-  for (size_t t = 0; t < scores.size() && !sampler.mask.empty(); ++t) {
-    if ((sampler.mask[t / 32] >> (t % 32) & 1) == 0) scores[t] = -INFINITY;
+  RuleEffects effects;
+  effects.biases = sampling.logit_bias;
+  if (sampler.rules != nullptr) {
+    sampler.rules->apply(sampler.history, sampler.num_new_tokens, effects);
+  }
+  for (const auto& [t, bias] : effects.biases) scores[size_t(t)] += bias;
+  std::vector<uint32_t> allowed((scores.size() + 31) / 32);
+  const bool flat = write_allowed(effects, sampler.mask, allowed);
+  if (flat) std::ranges::fill(scores, 0.0f);
+  for (const int32_t t : effects.boosted) {
+    scores[size_t(t)] += std::abs(scores[size_t(t)]) * effects.boost;
+  }
+  for (size_t t = 0; t < scores.size(); ++t) {
+    if ((allowed[t / 32] >> (t % 32) & 1) == 0) scores[t] = -INFINITY;
   }
   return scores;
 }
@@ -57,7 +68,7 @@ std::vector<float> FakeModel::processed(std::vector<float> scores, const StepSam
 int32_t FakeModel::choose(const std::vector<float>& scores, const StepSampler& sampler) {
   const uint64_t stream = mix(mix(sampler.seed, sampler.stream), uint64_t(sampler.num_new_tokens));
   double best = -INFINITY;
-  int32_t chosen = 0;
+  int32_t chosen = -1;
   for (size_t t = 0; t < scores.size(); ++t) {
     double score = double{scores[t]};
     if (sampler.sampling->temperature > 0) {  // Gumbel's trick
@@ -81,7 +92,7 @@ void FakeModel::sample(uint64_t sum, int32_t last, const StepSampler& sampler, T
   const std::vector<float> scores = processed(raw, sampler);
   if (sampler.sampling->num_beams > 1) return take_top(scores, top);
   const int32_t token = choose(scores, sampler);
-  *chosen = {token, raw[size_t(token)]};
+  *chosen = {token, token < 0 ? 0 : raw[size_t(token)]};
   take_top(raw, top);
 }
 
@@ -250,8 +261,8 @@ void FakeRunner::begin(Part& part, uint64_t number) {
   Slot& slot = slots_.at(size_t(sampler.slot));
   if (part.sequence.pending) {
     expect(slot.step + 1 == number, "what is pending comes from the step before");
-    part.ids.back() = slot.chosen;
-    part.history.push_back(slot.chosen);
+    part.ids.back() = std::max(slot.chosen, 0);  // none: what comes of it is not used
+    part.history.push_back(part.ids.back());
     sampler.history = part.history;
   }
   if (sampler.history.empty()) return;

@@ -164,6 +164,11 @@ TEST(generation_by_a_model_allocates_nothing_from_step_to_step) {
   penalised.presence_penalty = 0.1f;
   penalised.frequency_penalty = 0.1f;
   penalised.logit_bias = {{3, 0.5f}};
+  greedy.stop_ids = {9};
+  greedy.min_new_tokens = 500;
+  greedy.suppress_tokens = {1, 2};
+  penalised.bad_words_ids = {{5}, {6, 7}};
+  penalised.sequence_bias = {{{8}, 0.5f}, {{8, 10}, 1.0f}};
   for (const auto& request : run(*session, counts, {greedy, sampled, penalised})) {
     CHECK(request->result().ids.size() == 500);
   }

@@ -90,6 +90,9 @@ std::vector<Sent> call(GenerationSession& session, uint64_t seed, int64_t count)
     if (draw(5) == 0) sampling.repetition_penalty = 1.3f;
     if (draw(8) == 0) sampling.mask = std::make_shared<Following>();
     if (draw(8) == 0) sampling.allowed_ids = {1, 3, 5, 8, 13, 21, 34};
+    if (draw(8) == 0) sampling.no_repeat_ngram_size = int64_t(1 + draw(3));
+    if (draw(8) == 0) sampling.min_new_tokens = int64_t(draw(20));
+    if (draw(8) == 0) sampling.forced_eos_token_id = {int32_t(draw(40))};
     next.request = session.submit(next.prompt, sampling, kNoTimeout);
     next.may_be_cut = sampling.deadline_s.has_value();
     if (draw(10) == 0) next.cancel();
@@ -103,7 +106,9 @@ void check_result(const Sent& sent, const RunnerLimits& limits, uint64_t repeats
                   GenerationSession& lone, int64_t& complete) {
   const Sampling& sampling = sent.sampling;
   std::vector<GeneratedSequence> expected;
-  if (sampling.num_beams > 1 || sampling.mask || !sampling.allowed_ids.empty()) {
+  const bool ruled = sampling.no_repeat_ngram_size > 0 || sampling.min_new_tokens > 0 ||
+                     !sampling.forced_eos_token_id.empty();
+  if (sampling.num_beams > 1 || sampling.mask || !sampling.allowed_ids.empty() || ruled) {
     Sampling free = sampling;
     free.deadline_s.reset();
     free.draft_tokens.reset();

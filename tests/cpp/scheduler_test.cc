@@ -209,6 +209,21 @@ TEST(scheduler_shares_pages_between_sequences_of_a_request) {
   }
 }
 
+TEST(scheduler_shares_pages_between_requests_of_one_salt) {
+  Bench bench({40, 1000, 20, 200, 4});
+  for (const int64_t known : {0, 128}) {
+    for (const int64_t salt : {int64_t{0}, int64_t{1}, int64_t{2}, kMostCacheSalt}) {
+      const int64_t before = bench.scheduler.stats().prefix_hit_tokens;
+      Sampling sampling;
+      sampling.cache_salt = salt;
+      bench.add(140, 2, 1, sampling);
+      while (bench.step() != "nothing") {
+      }
+      CHECK(bench.scheduler.stats().prefix_hit_tokens - before == known);
+    }
+  }
+}
+
 TEST(scheduler_computes_prompts_whole_for_their_logprobs) {
   Bench bench({40, 1000, 20, 200, 4});
   bench.add(140, 2, 1);

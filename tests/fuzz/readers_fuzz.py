@@ -129,6 +129,7 @@ MODULES = {
         "classifier",
         "config",
         "generation_files",
+        "generation_settings",
         "modules",
         "pooling",
         "special_tokens",

@@ -81,11 +81,44 @@ def with_openai(address: str) -> None:
     text = client.completions.create(model="lm", prompt="tr", max_tokens=5, seed=1, logprobs=2)
     assert text.usage is not None
     assert text.usage.completion_tokens == 5
+    echoed = client.completions.create(
+        model="lm",
+        prompt="tr",
+        max_tokens=2,
+        echo=True,
+        logprobs=1,
+        best_of=1,
+        suffix=None,
+        user="x",
+    )
+    assert echoed.choices[0].text.startswith("tr")
+    assert echoed.choices[0].logprobs is not None
+    assert "".join(echoed.choices[0].logprobs.tokens or ()) == echoed.choices[0].text
     messages: Any = [{"role": "system", "content": "x"}, {"role": "user", "content": "tr"}]
     chat = client.chat.completions.create(
         model="lm", messages=messages, max_completion_tokens=5, n=2, stop=["zz"], top_p=0.9
     )
     assert len(chat.choices) == 2
+    client.chat.completions.create(
+        model="lm",
+        messages=messages,
+        max_completion_tokens=3,
+        modalities=["text"],
+        metadata={"a": "b"},
+        store=False,
+        service_tier="auto",
+        safety_identifier="x",
+        prompt_cache_key="x",
+        logit_bias={},
+        top_p=0,
+        extra_body={
+            "guided_regex": "[a-z]+",
+            "add_generation_prompt": True,
+            "skip_special_tokens": True,
+            "min_tokens": 0,
+            "priority": 0,
+        },
+    )
     stream = client.chat.completions.create(
         model="lm",
         messages=messages,
@@ -117,10 +150,14 @@ def with_cohere(address: str) -> None:
         texts=TEXTS,
         input_type="search_document",
         embedding_types=["float", "ubinary"],
+        max_tokens=4,
+        truncate="END",
+        priority=1,
     )
     assert found.embeddings.float_ is not None
     assert len(found.embeddings.float_) == 2
     ranked = client.rerank(model="reranker", query="a cat", documents=TEXTS, top_n=1)
+    client.rerank(model="reranker", query="a cat", documents=TEXTS, max_tokens_per_doc=4096)
     assert len(ranked.results) == 1
 
 
@@ -134,6 +171,8 @@ def with_huggingface_hub(address: str) -> None:
     labels = InferenceClient(f"{address}/predict", token=KEY)
     best: Any = labels.text_classification("the cat")  # the first of the list that it expects
     assert best["label"] in ("negative", "neutral", "positive")
+    logits: Any = labels.text_classification("the cat", top_k=2, function_to_apply="none")
+    assert len(logits) == 2
     filler = InferenceClient(f"{address}/fill-mask", token=KEY)
     words: Any = filler.fill_mask("the [MASK] sat", targets=["cat", "dog"], top_k=2)
     assert [word.token_str for word in words] in (["cat", "dog"], ["dog", "cat"])

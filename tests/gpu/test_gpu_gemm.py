@@ -143,7 +143,10 @@ def test_many_rows(precision: Precision, random: Generator) -> None:
     precision.check(gemm(precision, x, weight), linear(x, weight))
 
 
-@pytest.mark.parametrize(("k", "n"), [(24, 40), (312, 936), (768, 768), (768, 3072), (3072, 768)])
+ALONE = [(24, 40), (312, 936), (768, 768), (768, 3072), (3072, 768), (1024, 4096)]
+
+
+@pytest.mark.parametrize(("k", "n"), ALONE)
 def test_rows_do_not_depend_on_one_another(
     precision: Precision, random: Generator, k: int, n: int
 ) -> None:

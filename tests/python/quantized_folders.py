@@ -109,6 +109,31 @@ def awq(layer: Layer) -> dict[str, NDArray[Any]]:
     }
 
 
+def compressed(layer: Layer, bits: int) -> dict[str, NDArray[Any]]:
+    """The form pack-quantized of compressed-tensors: words along a row, zero points along
+    columns."""
+    per = 32 // bits
+
+    def pack(rows: NDArray[Any]) -> NDArray[np.int32]:
+        whole = np.pad(rows, ((0, 0), (0, -rows.shape[1] % per)))
+        words = [
+            words_of([row[k : k + per].tolist() for k in range(0, len(row), per)], bits)
+            for row in whole
+        ]
+        return np.stack(words)
+
+    found = {
+        "weight_packed": pack(layer["q"]),
+        "weight_scale": layer["scale"],
+        "weight_shape": np.array(layer["q"].shape, np.int64),
+    }
+    if (layer["zero"] != 1 << (bits - 1)).any():
+        found["weight_zero_point"] = np.ascontiguousarray(pack(layer["zero"].T).T)
+    if (layer["group"][1:] < layer["group"][:-1]).any():
+        found["weight_g_idx"] = layer["group"].astype(np.int32)
+    return found
+
+
 def write_folder(
     folder: Path, layers: dict[str, dict[str, NDArray[Any]]], quantization: dict[str, Any] | None
 ) -> Path:
@@ -170,6 +195,26 @@ def gptq_folder(folder: Path, layers: dict[str, Layer], bits: int, **changes: An
     }
     packed = {name: gptq(one, bits) for name, one in layers.items()}
     return write_folder(folder, packed, quantization | changes)
+
+
+def compressed_folder(folder: Path, layers: dict[str, Layer], bits: int, group: int) -> Path:
+    """A folder of compressed-tensors, pack-quantized."""
+    weights = {
+        "num_bits": bits,
+        "type": "int",
+        "symmetric": all((one["zero"] == 1 << (bits - 1)).all() for one in layers.values()),
+        "strategy": "channel" if group == -1 else "group",
+        "group_size": None if group == -1 else group,
+    }
+    quantization = {
+        "quant_method": "compressed-tensors",
+        "format": "pack-quantized",
+        "quantization_status": "compressed",
+        "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights}},
+        "ignore": ["lm_head"],
+    }
+    packed = {name: compressed(one, bits) for name, one in layers.items()}
+    return write_folder(folder, packed, quantization)
 
 
 def float_folder(folder: Path, layers: dict[str, Layer]) -> Path:

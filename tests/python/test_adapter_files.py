@@ -93,6 +93,13 @@ def test_files_of_torch() -> None:
         ({"r": 9}, "lora_A has rank 3, adapter_config.json says 9"),
         ({"lora_alpha": "x"}, "lora_alpha: expected a number"),
         ({"rank_pattern": {"(": 3}}, "'\\(' is no pattern"),
+        ({"rank_pattern": {"(a+)+(?=b)": 3}}, "assert is not supported"),
+        ({"alpha_pattern": {"((a{99}){99}){99}": 3}}, "more than 1000 states"),
+        (
+            {"alpha_pattern": {f"(a|b){i}": 3 for i in range(99)}},
+            "more than 64 regular expressions",
+        ),
+        ({"rank_pattern": {f"m{i}": 3 for i in range(5000)}}, "5000 patterns, at most 4096"),
         ({"rank_pattern": 3}, "rank_pattern: expected an object"),
     ],
 )

@@ -250,6 +250,23 @@ def test_prefixes_of_different_adapters_are_not_shared() -> None:
         assert cached(session, None) == (2 * PAGE, expected[None])
 
 
+def test_prefixes_of_different_salts_are_not_shared() -> None:
+    prompt = [i % VOCAB for i in range(2 * PAGE + 9)]
+    with load() as session:
+        session.add_adapter("all", ALL)
+        found = {}
+        for count in (0, 2 * PAGE):
+            for name in (None, "all"):
+                for salt in (0, 1, 2**29):
+                    asked = Sampling(max_new_tokens=8, adapter=name, cache_salt=salt)
+                    (one,) = session.generate([prompt], asked)
+                    assert one.usage.cached_prompt_tokens == count
+                    assert found.setdefault(name, one.ids) == one.ids
+    for wrong in (-1, 2**29 + 1, 1.0, True, "a"):
+        with pytest.raises(ValueError, match="cache_salt is .*, expected a whole number from 0"):
+            Sampling(cache_salt=wrong)  # type: ignore[arg-type]
+
+
 def test_memory_is_planned() -> None:
     with load(max_adapters=0) as session:
         plain = session.memory_plan

@@ -107,7 +107,7 @@ def test_activations(theirs: str, ours: str, tmp_path: Path) -> None:
         ({"hidden_act": "quick_gelu"}, "hidden_act 'quick_gelu' is not supported.*gelu_new"),
         ({"hidden_act": None}, "hidden_act None"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type = 'relative_key'"),
-        ({"position_embedding_type": "alibi"}, "alibi"),
+        ({"position_embedding_type": "alibi"}, "feed_forward_type"),
         ({"is_decoder": True}, "is_decoder = True"),
         ({"add_cross_attention": True}, "add_cross_attention"),
         ({"pruned_heads": {"0": [1]}}, "pruned_heads"),

@@ -55,6 +55,7 @@ LINES = [
     "w99",
 ]
 CUT = "packhorse: lines cut short at 120 tokens: 1\n"
+DONE = "packhorse: 6 x 32 float32 in {}\n"
 
 
 def expected(model: Path, lines: list[str], length: int = 120) -> Any:
@@ -108,7 +109,7 @@ def test_convert_errors(cli: Cli, tmp_path: Path) -> None:
 
 def test_embed_npy(cli: Cli, model: Path, text: Path, tmp_path: Path, vectors: Any) -> None:
     out = tmp_path / "vectors.npy"
-    assert cli("embed", model, text, "-o", out) == (0, "", CUT)
+    assert cli("embed", model, text, "-o", out) == (0, "", CUT + DONE.format(out))
     found = np.load(out)
     assert found.dtype == np.float32
     np.testing.assert_array_equal(found, vectors)
@@ -122,7 +123,8 @@ def test_embed_jsonl(cli: Cli, model: Path, text: Path, tmp_path: Path, vectors:
     found = np.array([row["embedding"] for row in rows], np.float32)
     np.testing.assert_array_equal(found, vectors)  # the text form loses nothing
 
-    assert cli("embed", model, text, "-o", tmp_path / "vectors.jsonl") == (0, "", CUT)
+    out = tmp_path / "vectors.jsonl"
+    assert cli("embed", model, text, "-o", out) == (0, "", CUT + DONE.format(out))
     assert (tmp_path / "vectors.jsonl").read_text() == shown.out
     assert cli("embed", model, text, "-o", tmp_path / "x.txt", "--format", "jsonl").status == 0
     assert (tmp_path / "x.txt").read_text() == shown.out

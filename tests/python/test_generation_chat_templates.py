@@ -47,6 +47,8 @@ def test_a_template_is_chosen() -> None:
     assert several.render([USER], tools=[tool]) == "tools"
     assert several.render([USER], chat_template="rag") == "rag"
     assert several.render([USER], chat_template="{{ messages|length }}") == "1"
+    with pytest.raises(ValueError, match="'rga' is neither .*: default, tool_use, rag"):
+        several.render([USER], chat_template="rga")
 
 
 @pytest.mark.parametrize(

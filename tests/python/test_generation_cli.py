@@ -54,6 +54,14 @@ def test_generate_goes_on_with_a_prompt(cli: Cli, said: Said) -> None:
     assert (said[0][1]["temperature"], said[0][1]["seed"]) == (0.5, 3)
 
 
+def test_generate_keeps_from_words_and_repetitions(cli: Cli, said: Said) -> None:
+    options = ("--bad-word", "dog", "--no-repeat-ngram-size", 3, "--min-new-tokens", 2)
+    assert cli("generate", "model", "the cat", *options, "--no-generation-config").status == 0
+    settings = said[0][1]
+    assert (settings["no_repeat_ngram_size"], settings["min_new_tokens"]) == (3, 2)
+    assert settings["bad_words_ids"]
+
+
 def test_generate_reads_stdin_whole(cli: Cli, said: Said) -> None:
     assert cli("generate", "model", "-", "--stop", "mat", stdin=b"a dog\nat a").status == 0
     assert said[0][0].startswith("a dog")

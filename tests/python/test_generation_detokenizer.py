@@ -89,6 +89,26 @@ def test_a_piece_is_never_half_a_character() -> None:
     assert pieces_of("byte-level", ["\u00c3"]) == ["", "\ufffd"]
 
 
+@pytest.mark.parametrize(
+    ("kind", "tokens", "text"),
+    [
+        ("byte-level", ["a", "\u00c3"], "a"),
+        ("byte-level", ["a", "\u00f0\u0141", "\u013a"], "a"),  # three bytes of an emoji's four
+        ("byte-level", ["\u00c3", "\u00a9"], "\u00e9"),
+        ("byte-level", ["\u00ed", "a"], "\ufffda"),  # not the end of the text
+        ("llama", ["a", *EMOJI[:3]], "a"),
+        ("llama", ["<0x41>", *EMOJI[:2]], "A"),
+        ("llama", EMOJI, "\U0001f600"),
+        ("whole", ["a"], "a"),
+    ],
+)
+def test_a_text_that_is_cut_has_whole_characters(kind: str, tokens: list[str], text: str) -> None:
+    tokenizer = make(kind)
+    stream = Detokenizer(tokenizer).stream()
+    pieces = [stream.push(tokenizer.token_to_id(token)) for token in tokens]
+    assert "".join([*pieces, stream.finish(cut=True)]) == text
+
+
 def test_a_piece_comes_with_its_token() -> None:
     for kind in ("llama", "gemma", "metaspace", "byte-level", "wordpiece", "none"):
         pieces = pieces_of(kind, ["a", "\u2581the", ".", "a"])

@@ -8,8 +8,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import packhorse
 import pytest
-from checkpoints import GOLDEN
+from checkpoints import GOLDEN, edited
 from packhorse_weights import CheckpointError, convert, inspect_checkpoint
 from packhorse_weights.generation_files import GenerationFiles, generates, read_generation
 
@@ -24,6 +25,117 @@ def write(folder: Path, **files: Any) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content if isinstance(content, str) else json.dumps(content))
     return folder
+
+
+DONE: dict[str, Any] = {
+    "bad_words_ids": [[1, 2]],
+    "begin_suppress_tokens": [1],
+    "early_stopping": "never",
+    "exponential_decay_length_penalty": [3, 1.5],
+    "forced_bos_token_id": 1,
+    "forced_eos_token_id": [2],
+    "length_penalty": -1.0,
+    "max_length": 50,
+    "min_length": 4,
+    "min_new_tokens": 3,
+    "no_repeat_ngram_size": 2,
+    "num_beams": 2,
+    "sequence_bias": [[[1], -1.0]],
+    "suppress_tokens": [1],
+}
+# Field -> a value that changes texts, and others that do not.
+REFUSED: dict[str, tuple[Any, ...]] = {
+    "assistant_ensemble_weight": (0.5,),
+    "constraints": ([{}],),
+    "diversity_penalty": (0.5, 0.0),
+    "dola_layers": ("low",),
+    "encoder_no_repeat_ngram_size": (2, 0),
+    "encoder_repetition_penalty": (1.2, 1.0),
+    "force_words_ids": ([[1]], []),
+    "forced_decoder_ids": ([[1, 2]], []),
+    "guidance_scale": (1.5, 1, 1.0),
+    "num_beam_groups": (2, 1),
+    "num_return_sequences": (3, 1),
+    "penalty_alpha": (0.6, 0),
+    "token_healing": (True, False),
+    "watermarking_config": ({"bias": 2.0},),
+}
+OF_CHANCE: dict[str, tuple[Any, ...]] = {
+    "epsilon_cutoff": (0.01, 0.0),
+    "eta_cutoff": (0.01, 0.0),
+    "num_beams": (3, 1),
+    "top_h": (0.4,),
+    "typical_p": (0.9, 1.0),
+}
+# They say how a text is computed or what is returned beside it, or are unknown.
+IGNORED = {
+    "assistant_confidence_threshold": 0.3,
+    "cache_implementation": "static",
+    "decoder_start_token_id": 0,
+    "num_assistant_tokens": 9,
+    "output_scores": True,
+    "pad_token_id": 0,
+    "prompt_lookup_num_tokens": 3,
+    "remove_invalid_values": True,
+    "return_dict_in_generate": True,
+    "use_cache": False,
+    "something_new": [1],
+}
+
+
+def test_settings_that_are_done(tmp_path: Path) -> None:
+    fields = {**DONE, **IGNORED, "max_time": 2.5, "stop_strings": ["x"], "do_sample": None}
+    write(tmp_path, generation_config_json=fields)
+    found = read_generation(tmp_path)
+    assert found.defaults == {**DONE, "deadline_s": 2.5, "stop": ["x"]}
+    assert read_generation(tmp_path, settings=False).defaults == {}
+
+
+@pytest.mark.parametrize("name", [*REFUSED, *OF_CHANCE])
+def test_settings_that_are_refused(tmp_path: Path, name: str) -> None:
+    value, *harmless = {**REFUSED, **OF_CHANCE}[name]
+    draws = name in OF_CHANCE
+    write(tmp_path, generation_config_json={name: value, "do_sample": draws, "eos_token_id": 5})
+    with pytest.raises(CheckpointError, match=f"generation_config.json: {name} is .*_config=False"):
+        read_generation(tmp_path)
+    assert read_generation(tmp_path, settings=False).eos_ids == (5,)
+    for other in (None, *harmless):
+        write(tmp_path, generation_config_json={name: other, "do_sample": draws})
+        read_generation(tmp_path)
+    # A cut of chance counts where there is chance, contrastive search where there is none.
+    write(tmp_path, generation_config_json={name: value, "do_sample": not draws})
+    if draws or name == "penalty_alpha":
+        read_generation(tmp_path)
+    else:
+        with pytest.raises(CheckpointError, match=name):
+            read_generation(tmp_path)
+
+
+def test_renormalised_beams(tmp_path: Path) -> None:
+    write(tmp_path, generation_config_json={"renormalize_logits": True})
+    assert read_generation(tmp_path).defaults == {"renormalize_logits": True}
+    write(tmp_path, generation_config_json={"renormalize_logits": True, "num_beams": 2})
+    with pytest.raises(CheckpointError, match="renormalize_logits is True"):
+        read_generation(tmp_path)
+
+
+def test_settings_of_an_older_folder(tmp_path: Path) -> None:
+    older = {
+        "no_repeat_ngram_size": 2,
+        "max_length": 20,  # what files have that say nothing of it
+        "bad_words_ids": None,
+        "vocab_size": 9,
+        "text_config": {"repetition_penalty": 1.5, "no_repeat_ngram_size": 3},
+    }
+    write(tmp_path, config_json=older)
+    found = read_generation(tmp_path)
+    assert found.defaults == {"no_repeat_ngram_size": 2, "repetition_penalty": 1.5}
+    write(tmp_path, config_json={"guidance_scale": 3, "eos_token_id": 5})
+    with pytest.raises(CheckpointError, match="/config.json: guidance_scale is 3"):
+        read_generation(tmp_path)
+    # With a generation_config.json beside it nothing of it counts but what ends a text.
+    write(tmp_path, generation_config_json={})
+    assert read_generation(tmp_path) == GenerationFiles(eos_ids=(5,))
 
 
 def test_a_folder_that_says_nothing(tmp_path: Path) -> None:
@@ -72,13 +184,9 @@ def test_chat_templates(tmp_path: Path) -> None:
     write(tmp_path, chat_template_json={"chat_template": "older"})
     assert read_generation(tmp_path).chat_templates["default"] == "older"
     write(tmp_path, chat_template_jinja="of a file", additional_chat_templates__rag_jinja="rag")
-    assert read_generation(tmp_path).chat_templates == {
-        "default": "of a file",
-        "tool_use": "b",
-        "rag": "rag",
-    }
+    assert read_generation(tmp_path).chat_templates == {"default": "of a file", "rag": "rag"}
     write(tmp_path, special_tokens_map_json={"bos_token": {"content": "<b>"}, "eos_token": "x"})
-    assert read_generation(tmp_path).special_tokens == {"bos_token": "<b>", "eos_token": "</s>"}
+    assert read_generation(tmp_path).special_tokens == {"bos_token": "<b>", "eos_token": "x"}
 
 
 @pytest.mark.parametrize("wrong", [5, [{"name": "a"}], ["a"], {"a": "b"}])
@@ -133,8 +241,31 @@ def test_why_a_model_does_not_generate(
 
 def test_a_converted_folder_says_the_same(tmp_path: Path) -> None:
     source = shutil.copytree(GOLDEN / "qwen3", tmp_path / "source")
-    config = json.loads((source / "config.json").read_text()) | {"eos_token_id": 7}
+    config = json.loads((source / "config.json").read_text())
+    config |= {"eos_token_id": 7, "repetition_penalty": 1.5}
     write(source, config_json=config, chat_template_jinja="x")
     convert(source, tmp_path / "converted")
     assert read_generation(tmp_path / "converted") == read_generation(source)
     assert read_generation(source).eos_ids == (7,)
+    assert read_generation(source).defaults == {"repetition_penalty": 1.5}
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"architectures": None}, "config.json names no class in `architectures`, such as Llama"),
+        ({"architectures": ["LlamaModel"]}, "LlamaModel, which .*config.json names in `archi"),
+        (
+            {"architectures": ["LlamaForCausalLM"], "tie_word_embeddings": False},
+            "no tensor lm_head.weight, and tie_word_embeddings of .*config.json is not true",
+        ),
+    ],
+)
+def test_what_would_say_that_a_model_generates(
+    fields: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    folder = edited(GOLDEN / "llama", tmp_path / "m", lambda config: config.update(fields))
+    for call in (packhorse.Session.load, packhorse.plan_memory):
+        with pytest.raises(ValueError, match=f"kv_tokens is 64, but .* is not loaded.*{message}"):
+            call(folder, kv_tokens=64)
+    packhorse.plan_memory(folder)  # it embeds

@@ -51,6 +51,17 @@ def test_numbers_of_numpy_are_taken() -> None:
         ("ignore_eos", (1, None), "True or False"),
         ("stop_ids", ("ab", 5, [-1], [1.0], [2**31]), "token id"),
         ("allowed_ids", ([True],), "token id"),
+        ("allowed_ids", ([], (), np.array([], int)), "one token id at least, or None for all"),
+        ("allowed_ids", ({5: 1}, "5", 5), "a list of token ids"),
+        ("suppress_tokens", (3, [-1], None), "token id"),
+        ("begin_suppress_tokens", ("3", [2**31]), "token id"),
+        ("bad_words_ids", ([3], [[]], [["a"]], {1: 2}), "token id"),
+        ("sequence_bias", ([3], [[1, 2]], [[[], 1.0]], [[[1], math.nan]], {3: 1.0}), "expected"),
+        ("no_repeat_ngram_size", (-1, 1.5, None), "a whole number from 0 on"),
+        ("min_new_tokens", (-1, None), "a whole number from 0 on"),
+        ("forced_bos_token_id", (-1, [3]), "a token id, or None"),
+        ("forced_eos_token_id", (-1, "3", [-1]), "token id"),
+        ("exponential_decay_length_penalty", (3, (1,), (-1, 2.0), (1, 0), "ab"), "expected"),
         ("logit_bias", ([1], {-1: 1}, {1: "x"}, {1: math.inf}, {1: math.nan}), "expected"),
         ("mask", (5, object()), "an object with fill and accept"),
     ],
@@ -59,6 +70,19 @@ def test_what_is_refused(name: str, values: tuple[Any, ...], expected: str) -> N
     for value in values:
         with pytest.raises(ValueError, match=f"{name}.* is .*, expected.*{expected}|{expected}"):
             Sampling(**{name: value})
+
+
+def test_forms_of_settings() -> None:
+    pairs = Sampling(sequence_bias=[[[1, 2], 3], ([4], -math.inf), [[1, 2], 5.0]])
+    mapped = Sampling(sequence_bias={(1, 2): 5.0, (4,): -math.inf})
+    assert pairs.sequence_bias == mapped.sequence_bias == (((1, 2), 5.0), ((4,), -math.inf))
+    assert Sampling(forced_eos_token_id=3).forced_eos_token_id == (3,)
+    assert Sampling(bad_words_ids=np.array([[1, 2]])).bad_words_ids == ((1, 2),)
+    assert Sampling(exponential_decay_length_penalty=[2, 1]).exponential_decay_length_penalty == (
+        2,
+        1.0,
+    )
+    assert pickle.loads(pickle.dumps(pairs)) == pairs
 
 
 @pytest.mark.parametrize("chance", [{"temperature": 0.5}, {"top_k": 3}, {"top_p": 0.5}])

@@ -12,9 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import packhorse
+import packhorse_weights
 import pytest
 from packhorse import GenerationSession, Sampling
+from packhorse.options import GenerationOptions
+from packhorse.planning import plan_generation
 
 pytestmark = pytest.mark.arm
 
@@ -119,6 +123,30 @@ def test_a_mask(shared: GenerationSession) -> None:
         shared.generate([[1]], Sampling(mask=mask))
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_words_of_a_mask_end_with_the_call(shared: GenerationSession, fails: bool) -> None:
+    kept: list[memoryview] = []
+    arrays: list[Any] = []
+
+    class Keeping(EveryThird):
+        def fill(self, words: memoryview) -> bool:
+            super().fill(words)
+            kept.append(words)
+            arrays.append(np.frombuffer(words, np.uint32) if len(kept) == 2 else np.zeros(1))
+            if fails and len(kept) == 3:
+                raise LookupError("no state")
+            return True
+
+    request = shared.submit([1], Sampling(mask=Keeping([]), max_new_tokens=4, ignore_eos=True))
+    request.wait()
+    assert request.finish_reason() == ("error" if fails else "length")
+    assert all(token % 3 == 0 for token in request.so_far().ids)
+    arrays[1][:] = 0  # an array holds its memory, which is Python's own
+    for words in kept:
+        with pytest.raises(ValueError, match="released"):
+            words[0] = 1
+
+
 @pytest.mark.parametrize("where", ["fill", "accept"])
 def test_a_mask_that_raises_fails_its_request_alone(shared: GenerationSession, where: str) -> None:
     class Broken(EveryThird):
@@ -208,8 +236,24 @@ def test_sizes_that_are_refused() -> None:
         ValueError, match="max_sequences is 32, expected 1 to max_tokens, which is 16"
     ):
         load(GOLDEN / "llama", max_tokens=16, max_sequences=32)
-    with pytest.raises(MemoryError, match=r"for a cache of kv_tokens = \d+: lower kv_tokens"):
+    with pytest.raises(MemoryError, match=r"for a cache of \d+ tokens: lower kv_tokens"):
         load(GOLDEN / "llama", kv_tokens=1 << 38)
+
+
+def test_the_default_cache_of_the_cpu() -> None:
+    spec = packhorse_weights.resolve_model(GOLDEN / "llama").spec | {"max_seqlen": 10_000}
+
+    def plan(spec: dict[str, Any], **options: Any) -> packhorse.GenerationMemoryPlan:
+        return plan_generation(spec, GenerationOptions("cpu", "float32", threads=1, **options))
+
+    assert plan(spec, max_tokens=64, max_sequences=64).kv_tokens == 64 * 2048
+    assert plan(spec, max_tokens=64, max_sequences=8).kv_tokens == 8 * 2048
+    assert plan(spec, max_tokens=64, max_sequences=1).kv_tokens == 157 * 64  # one whole context
+    # 270 GiB are beyond a quarter of what is free, which changes a little meanwhile.
+    meminfo = Path("/proc/meminfo").read_text()
+    available = int(meminfo.split("MemAvailable:")[1].split()[0]) * 1024
+    cache = plan(spec | {"num_layers": 512}, max_tokens=2048, max_sequences=2048).kv_cache
+    assert 0 < cache.bytes < available / 4 + (64 << 20)
 
 
 def test_what_decides_whether_a_model_generates() -> None:

@@ -31,6 +31,9 @@ def test_the_cut_does_not_depend_on_pieces(pieces: list[str], stops: list[str]) 
     text = "".join(pieces)
     assert "".join(given_) == expected(text, stops)
     assert (found is not None) == any(stop in text for stop in stops)
+    included = StopStrings(stops, include=True)
+    whole = "".join([*map(included.push, pieces), "" if included.found else included.finish()])
+    assert whole == expected(text, stops) + (found or "")
 
 
 def test_only_what_may_become_a_stop_string_is_held_back() -> None:
@@ -60,3 +63,5 @@ def test_what_is_no_stop_string() -> None:
         check_stops(["a", ""])
     with pytest.raises(ValueError, match=r"stop\[0\] is 3"):
         check_stops([3])  # type: ignore[list-item]
+    with pytest.raises(ValueError, match="stop is 3, expected a text or a list of texts"):
+        check_stops(3)  # type: ignore[arg-type]

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_engine import byte_level, fake_session, text_model_of_chance
+from fake_engine import byte_level, fake_session, session_of_chance, text_model_of_chance
 from packhorse import TextModel
 from packhorse.text import TextTokenizer
+from packhorse.text.structured import _schema_text
 from packhorse_weights.generation_files import GenerationFiles
 from tokenizers import Tokenizer, decoders, models, normalizers
 
@@ -59,6 +61,23 @@ def test_json_of_a_schema(model: TextModel, seed: int) -> None:
     assert all(type(tag) is bool for tag in found["tags"])
 
 
+def test_special_tokens_that_the_model_has_no_logit_of(tmp_path: Path) -> None:
+    """A padding token that the vocabulary lacks: its table was never made larger."""
+    made = byte_level()
+    made.add_special_tokens(["</s>"])
+    made.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text('{"pad_token": "<pad>"}')
+    tokenizer = TextTokenizer.load(tmp_path)
+    end = tokenizer.id_of("</s>")
+    assert (tokenizer.id_of("<pad>"), end) == (made.get_vocab_size(), made.get_vocab_size() - 1)
+    session = session_of_chance(made.get_vocab_size(), end)
+    model = TextModel(session, tokenizer, files=GenerationFiles((end,)))
+    assert model.generate("x", choices=["true"]) == "true"
+    assert len(model.generate("x", stop="<pad>", max_new_tokens=4, details=True).ids) == 4
+    with pytest.raises(ValueError, match="has token '<pad>'"):
+        model.generate("x <pad>")
+
+
 def test_results_differ_by_seed_alone(model: TextModel) -> None:
     texts = [model.generate("x", schema=json.dumps(SCHEMA), seed=seed) for seed in (1, 2, 3, 1)]
     assert texts[0] == texts[3]
@@ -97,6 +116,45 @@ def test_a_class_of_pydantic(model: TextModel) -> None:
     assert json.loads(model.generate("x", schema=Person, seed=1))["age"] <= 120
 
 
+def test_objects_of_classes_are_closed() -> None:
+    """But for those that say themselves what else they take; a schema is taken as it is."""
+    inner = {"type": "object", "properties": {"properties": {"type": "string"}}}
+    open_one = {"type": "object", "additionalProperties": {"type": "integer"}}
+
+    class Written:
+        @staticmethod
+        def model_json_schema() -> dict[str, Any]:
+            return {
+                "$defs": {"Inner": inner, "Free": {**inner, "additionalProperties": True}},
+                "type": "object",
+                "properties": {
+                    "one": {"$ref": "#/$defs/Inner"},
+                    "many": {"type": "array", "items": inner},
+                    "either": {"anyOf": [inner, {"type": "null"}]},
+                    "counts": open_one,
+                },
+            }
+
+    found = json.loads(_schema_text(Written))
+    closed = {**inner, "additionalProperties": False}
+    assert found["additionalProperties"] is False
+    assert found["$defs"] == {"Inner": closed, "Free": {**inner, "additionalProperties": True}}
+    assert found["properties"]["many"]["items"] == closed
+    assert found["properties"]["either"]["anyOf"] == [closed, {"type": "null"}]
+    assert found["properties"]["counts"] == open_one
+    assert json.loads(_schema_text(inner)) == inner
+
+
+def test_a_text_that_its_length_cuts_ends_with_a_whole_character(model: TextModel) -> None:
+    for length in range(1, 10):  # a token is a byte, or, of one tokenizer, a character of its own
+        given: dict[str, Any] = {"regex": "(€|é){20}", "max_new_tokens": length, "seed": length}
+        made = model.generate("x", details=True, temperature=1.0, **given)
+        assert (len(made.ids), made.finish_reason) == (length, "length")
+        assert set(made.text) <= {"€", "é"}
+        stream = model.generate("x", stream=True, temperature=1.0, **given)
+        assert "".join(stream) == made.text
+
+
 def test_a_stream(model: TextModel) -> None:
     assert json.loads("".join(model.generate("x", schema=SCHEMA, stream=True, seed=1)))
 
@@ -130,3 +188,49 @@ def test_a_tokenizer_that_llguidance_does_not_know(tmp_path: Path) -> None:
     model = TextModel(session, ours, files=GenerationFiles((1,)))
     with pytest.raises(ValueError, match="llguidance cannot read this model's tokenizer"):
         model.generate("a", regex="a")
+
+
+LOOP = {"$defs": {"A": {"$ref": "#/$defs/A"}}, "$ref": "#/$defs/A"}
+
+
+@pytest.mark.parametrize(
+    ("form", "message"),
+    [
+        ({"schema": LOOP}, "no text has this form"),
+        ({"regex": "a{1000000}"}, "too many expressions"),
+        ({"regex": "((a{100}){100}){100}"}, "too many expressions"),
+        ({"regex": "(?=a)b"}, "look-ahead"),
+        ({"regex": "["}, "unclosed character class"),
+        ({"regex": "a" * 300_000}, "regex has 300000 characters, at most 262144"),
+        ({"schema": {"enum": ["x" * 300_000]}}, "schema has 3000.. characters"),
+        ({"choices": ["x" * 300_000]}, "choices has 3000.. characters"),
+        ({"schema": {"type": "integer", "minimum": 5, "maximum": 4}}, "minimum"),
+    ],
+)
+def test_forms_that_cannot_be_are_refused_at_once(
+    model: TextModel, form: dict[str, Any], message: str
+) -> None:
+    begin = time.monotonic()
+    with pytest.raises(ValueError, match=message) as raised:
+        model.generate("x", max_new_tokens=4, **form)
+    assert time.monotonic() - begin < 5
+    said = str(raised.value)
+    assert len(said) < 400
+    for inner in ("<state>", "backtrace", "compute_time", ".rs", "/root", "grm_prefix", "\n"):
+        assert inner not in said
+
+
+GRAMMAR = """root ::= ("Ada" | "true") " "? [0-9]{2}"""
+
+
+@pytest.mark.parametrize("grammar", [GRAMMAR, 'start: ("Ada" | "true") " "? /[0-9]{2}/'])
+def test_a_grammar_of_either_kind(model: TextModel, grammar: str) -> None:
+    for seed in range(4):
+        text = model.generate("x", grammar=grammar, seed=seed, temperature=1.0)
+        assert re.fullmatch("(Ada|true) ?[0-9]{2}", text), text
+
+
+@pytest.mark.parametrize("grammar", ["", "root ::= (", "root ::= other", "x" * 17_000, 3])
+def test_grammars_that_are_refused(model: TextModel, grammar: Any) -> None:
+    with pytest.raises(ValueError, match="^grammar"):
+        model.generate("x", grammar=grammar)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import inspect
 import pickle
+import pydoc
 import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -15,12 +17,14 @@ from checkpoints import GOLDEN
 from fake_engine import FakeNative, fake_session
 from packhorse import Generation, TextModel
 from packhorse.text import TextStreaming, TextTokenizer
+from packhorse.text.generation_options import ChatCall, GenerateCall
 from packhorse_weights.generation_files import GenerationFiles
 from tiny_tokenizer import with_kind
 
 EOS = 3
 STORY = "the cat sat on the mat. who is that?"
 TEMPLATE = "{% for m in messages %}{{ m.role }}, {{ m.content }}. {% endfor %}"
+ENDLESS: Any = {"max_new_tokens": 10**9}
 FILES = GenerationFiles((EOS,), {}, {"default": TEMPLATE, "short": "on"}, {})
 
 
@@ -123,8 +127,53 @@ def test_a_stop_string_cuts_the_text(model: Model) -> None:
 
 def test_a_stop_string_ends_the_request(tokenizer: TextTokenizer) -> None:
     with make_model(tokenizer, forever=True, max_context=100000) as model:
-        assert model.generate(["a", "the"], stop="mat")[1].strip() == "the cat sat on the"
+        assert (
+            model.generate(["a", "the"], stop="mat", **ENDLESS)[1].strip() == "the cat sat on the"
+        )
         assert model.native.cancelled == 2
+
+
+def test_the_default_length(tokenizer: TextTokenizer) -> None:
+    """256 tokens, or what the files or the caller say; less where the context ends before."""
+    conversation = [{"role": "the", "content": "dog"}]
+    with make_model(tokenizer, forever=True, max_context=1000) as model:
+        made = model.generate("the", details=True)
+        assert (len(made.ids), made.finish_reason) == (256, "length")
+        assert len(model.chat(conversation, details=True).ids) == 256
+        stream = model.generate("the", stream=True)
+        list(stream)
+        assert len(stream.result.ids) == 256
+        assert len(model.generate("the", max_new_tokens=300, details=True).ids) == 300
+    files = GenerationFiles((EOS,), {"max_new_tokens": 5})
+    with make_model(tokenizer, files=files, forever=True, max_context=1000) as model:
+        assert len(model.generate("the", details=True).ids) == 5
+    with make_model(tokenizer, forever=True, max_context=100) as model:
+        made = model.generate("the", details=True)
+        assert made.usage.prompt_tokens + len(made.ids) == 100
+
+
+@pytest.mark.parametrize("prompt", [None, 3, b"a", {"a": 1}, {"a"}])
+def test_prompts_that_are_none(model: Model, prompt: Any) -> None:
+    with pytest.raises(ValueError, match="prompts is .*, expected a text, or texts in an order"):
+        model.generate(prompt)
+
+
+def test_signatures_list_every_option() -> None:
+    """What `help` shows."""
+    for method in (TextModel.generate, TextModel.generate_async):
+        shown = inspect.signature(method).parameters
+        assert GenerateCall.__annotations__.keys() <= shown.keys()
+        assert all(shown[name].default is None for name in GenerateCall.__annotations__)
+        assert all(one.kind is not one.VAR_KEYWORD for one in shown.values())
+    for method in (TextModel.chat, TextModel.chat_async):
+        shown = inspect.signature(method).parameters
+        assert ChatCall.__annotations__.keys() <= shown.keys()
+        assert shown["add_generation_prompt"].default is True
+        assert shown["max_new_tokens"].annotation == "int | None"
+    assert "tools" in inspect.signature(TextModel.apply_chat_template).parameters
+    embed = inspect.signature(TextModel.embed).parameters
+    assert list(inspect.signature(TextModel.embed_async).parameters) == list(embed)
+    assert "max_new_tokens" in pydoc.render_doc(TextModel)
 
 
 def test_a_stop_string_that_is_a_special_token(tokenizer: TextTokenizer) -> None:
@@ -165,7 +214,7 @@ def test_a_stream_holds_back_what_may_be_a_stop_string(model: Model) -> None:
 @pytest.mark.parametrize("how", ["close", "with", "forget"])
 def test_a_stream_that_is_left_cancels_its_request(tokenizer: TextTokenizer, how: str) -> None:
     with make_model(tokenizer, forever=True, max_context=10**9) as model:
-        stream = model.generate("the dog", stream=True)
+        stream = model.generate("the dog", stream=True, **ENDLESS)
         next(stream)
         if how == "close":
             stream.close()
@@ -203,12 +252,12 @@ def test_async(model: Model) -> None:
 @pytest.mark.parametrize("how", ["break", "cancel"])
 def test_async_that_is_left_cancels_its_request(tokenizer: TextTokenizer, how: str) -> None:
     async def leave(model: Model) -> None:
-        async for _ in model.generate_async("the dog"):
+        async for _ in model.generate_async("the dog", **ENDLESS):
             break
 
     async def cancel(model: Model) -> None:
         async def read() -> None:
-            async for _ in model.generate_async("the dog"):
+            async for _ in model.generate_async("the dog", **ENDLESS):
                 reading.set()
 
         reading = asyncio.Event()
@@ -258,6 +307,78 @@ def test_threads(model: Model) -> None:
 
 def sampling_of(model: Model) -> Any:
     return model.native.submitted[-1].sampling
+
+
+def test_more_defaults_of_the_files(tokenizer: TextTokenizer) -> None:
+    (prompt,) = tokenizer.encode(["the dog"], None, first=0, pairs=False, table=104).ids
+    long = prompt.size + 5
+    defaults = {
+        "max_length": long,
+        "min_length": long - 2,
+        "suppress_tokens": [3, 5, 10**5],
+        "stop": [" mat"],
+        "renormalize_logits": True,
+    }
+    with make_model(tokenizer, files=GenerationFiles((EOS,), defaults, {}, {})) as model:
+        model.generate("the dog")
+        sampling = model.native.submitted[-1].sampling
+        assert (sampling.max_new_tokens, sampling.min_new_tokens) == (5, 3)
+        assert sampling.suppress_tokens == (3, 5)  # the model has no other
+        model.generate("the dog", max_new_tokens=9, min_new_tokens=1, suppress_tokens=[])
+        sampling = model.native.submitted[-1].sampling
+        assert (sampling.max_new_tokens, sampling.min_new_tokens) == (9, 1)
+        assert sampling.suppress_tokens == ()
+        text = model.generate("the dog", max_new_tokens=30, details=True)
+        assert (text.text.strip(), text.finish_reason) == ("the cat sat on the", "stop")
+        assert model.generate("the dog", max_new_tokens=30, stop=["who"]).strip().endswith("mat.")
+        with pytest.raises(ValueError, match=f"max_length {long}, .*: give max_new_tokens"):
+            model.generate(STORY)
+        with pytest.raises(ValueError, match="renormalize_logits"):
+            model.generate("the dog", num_beams=2)
+
+
+def test_bad_words(model: Model) -> None:
+    def ids_of(text: str) -> tuple[int, ...]:
+        return tuple(model.tokenizer.plain_ids(text).tolist())
+
+    model.generate("the dog", bad_words="cat", bad_words_ids=[[7, 8]])
+    given = model.native.submitted[-1].sampling.bad_words_ids
+    assert given[:2] == ((7, 8), ids_of("cat"))
+    assert set(given[1:]) == {ids_of("cat"), ids_of(" cat")}
+    model.chat([{"role": "the", "content": "dog"}], bad_words=[" cat", "who"])
+    given = model.native.submitted[-1].sampling.bad_words_ids
+    assert set(given) == {ids_of(text) for text in ("cat", " cat", "who", " who")}
+    for wrong in ("", [""], [3]):
+        with pytest.raises(ValueError, match=r"bad_words\[0\] is .*, expected a text"):
+            model.generate("the dog", bad_words=wrong)
+    with pytest.raises(ValueError, match="bad_words is 3, expected a text or a list of texts"):
+        model.generate("the dog", bad_words=3)  # type: ignore[call-overload]
+
+
+def test_empty_lists(model: Model) -> None:
+    with pytest.raises(ValueError, match="allowed_ids is .*, expected one token id at least"):
+        model.generate("the dog", allowed_ids=[])
+    for harmless in ("stop", "stop_ids", "bad_words", "bad_words_ids", "suppress_tokens"):
+        assert model.generate("the dog", **{harmless: []}).strip() == STORY
+
+
+def test_a_folder_whose_settings_are_not_supported(tmp_path: Path) -> None:
+    folder = with_kind(GOLDEN / "generation" / "llama", tmp_path / "lm", "bytes")
+    (folder / "generation_config.json").write_text('{"guidance_scale": 2.0}')
+    with pytest.raises(ValueError, match="guidance_scale is 2.0"):
+        TextModel.load(folder, kv_tokens=64)
+    for wrong, message in (
+        ('{"suppress_tokens": "abc"}', "generation_config.json: suppress_tokens is 'abc'"),
+        ('{"bad_words_ids": [[]]}', r"generation_config.json: bad_words_ids\[0\] is \[\]"),
+        ('{"stop_strings": [3]}', r"generation_config.json: stop\[0\] is 3"),
+    ):
+        (folder / "generation_config.json").write_text(wrong)
+        with pytest.raises(ValueError, match=message):
+            TextModel.load(folder, kv_tokens=64)
+    with TextModel.load(folder, kv_tokens=64, generation_config=False) as model:
+        assert model.session.generates
+    with TextModel.load(folder, kv_tokens=0) as model:  # it embeds
+        assert not model.session.generates
 
 
 def test_defaults_of_the_files(tokenizer: TextTokenizer) -> None:

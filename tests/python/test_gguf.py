@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import weakref
 import zlib
 from collections import Counter
@@ -14,7 +15,14 @@ import numpy as np
 import packhorse
 import pytest
 from checkpoints import GOLDEN
-from packhorse_weights import CheckpointError, convert, inspect_checkpoint, resolve_model
+from packhorse_weights import (
+    CheckpointError,
+    convert,
+    gguf_file,
+    gguf_tokenizer,
+    inspect_checkpoint,
+    resolve_model,
+)
 from packhorse_weights.architectures import known_model_types
 from packhorse_weights.generation_files import generation_config
 from packhorse_weights.gguf_config import read_config
@@ -189,6 +197,33 @@ def test_a_tensor_that_cannot_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
     packhorse.Session.load(FOLDER / "llama.gguf", max_tokens=8)
 
 
+def test_loading_reads_the_file_and_makes_its_tokenizer_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = Path(shutil.copy(FOLDER / "llama.gguf", tmp_path))
+    calls = Counter[str]()
+
+    def count(module: Any, name: str) -> None:
+        make = getattr(module, name)
+
+        def counted(one: Any) -> Any:
+            calls[name] += 1
+            return make(one)
+
+        monkeypatch.setattr(module, name, counted)
+
+    count(gguf_file, "_read")
+    count(gguf_tokenizer, "_make_tokenizer")
+    with packhorse.TextModel.load(path, threads=1, kv_tokens=64):
+        assert calls == {"_read": 1, "_make_tokenizer": 1}
+    # Nobody holds it any more; and what is held of another version of the file is not it.
+    first = read_gguf(path)
+    assert calls["_read"] == 2
+    assert read_gguf(path) is first
+    path.write_bytes(path.read_bytes() + bytes(64))
+    assert read_gguf(path) is not first
+
+
 def test_generation_config() -> None:
     found = generation_config(FOLDER / "llama.gguf") or {}
     tokens = read_gguf(FOLDER / "llama.gguf").metadata["tokenizer.ggml.tokens"]
@@ -328,7 +363,7 @@ def test_real_config(smollm2: Path) -> None:
     assert generation_config(smollm2) == {
         "bos_token_id": 1,
         "pad_token_id": 2,
-        "eos_token_id": [0, 2],
+        "eos_token_id": [0, 2, 4],
     }
 
 

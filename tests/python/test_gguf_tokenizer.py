@@ -132,6 +132,68 @@ def test_stop_ids() -> None:
     assert found.stop_ids == sorted({5, tokens.index("<|im_end|>"), tokens.index("<|endoftext|>")})
 
 
+def test_tokens_that_end_a_turn_are_control_tokens() -> None:
+    """Those that a file calls NORMAL: ids as llama.cpp's."""
+    file = read_gguf(FOLDER / "qwen2.gguf")
+    tokens = file.metadata["tokenizer.ggml.tokens"]
+    file = changed("qwen2", {"tokenizer.ggml.token_type": np.ones(len(tokens), np.int32)})
+    expected = json.loads((GOLDEN / "gguf_control.json").read_text())["ids"]
+    tokenizer = built(file)
+    check(tokenizer, expected, [*DECOMPOSED, *USER_DEFINED], special=True)
+    ids = tokenizer.encode("<|im_end|>").ids
+    assert ids == [tokens.index("<|im_end|>")]
+    assert tokenizer.decode(ids, skip_special_tokens=True) == ""
+
+
+@pytest.mark.parametrize(
+    ("texts", "ends"),
+    [
+        (["<|eot_id|>", "<end_of_turn>", "<eos>", "[EOS]"], 4),
+        (["<|fim_pad|>", "<|repo_name|>", "<|file_sep|>"], 3),
+        (["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"], 0),
+        (["<|end|>", "<|return|>"], 2),
+        (["<|return|>", "<|call|>", "<|end|>"], 2),
+        (["<|end|>", "<|flush|>", "<|calls|>"], 2),
+    ],
+)
+def test_control_tokens_by_their_text(texts: list[str], ends: int) -> None:
+    """As llama.cpp knows them, whatever type they have."""
+    known = read_gguf(FOLDER / "qwen2.gguf").metadata["tokenizer.ggml.tokens"]
+    tokens = [*known, *texts, "<stop>"]
+    first = len(known)
+    keys: dict[str, Any] = {
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": np.ones(len(tokens), np.int32),
+        "tokenizer.ggml.eos_token_id": len(tokens) - 1,
+    }
+    found = read_tokenizer(changed("qwen2", keys))
+    assert found is not None
+    special = {token["id"] for token in found.tokenizer["added_tokens"] if token["special"]}
+    stops = [number for number in found.stop_ids if number >= first]
+    assert len(stops) == ends + 1
+    assert stops[-1] == len(tokens) - 1
+    harmless = {first + texts.index("<|end|>")} if ends < len(texts) and "<|end|>" in texts else {}
+    assert special >= {*range(first, len(tokens))} - {*harmless}
+
+
+def test_named_chat_templates() -> None:
+    templates = {
+        "tokenizer.chat_template": "plain",
+        "tokenizer.chat_template.tool_use": "tools",
+        "tokenizer.chat_template.rag": "documents",
+        "tokenizer.chat_templates": ["tool_use", "rag"],
+    }
+    found = read_tokenizer(changed("qwen2", templates))
+    assert found is not None
+    assert {one["name"]: one["template"] for one in found.settings["chat_template"]} == {
+        "default": "plain",
+        "tool_use": "tools",
+        "rag": "documents",
+    }
+    with pytest.raises(CheckpointError, match="chat_template.rag is no text"):
+        read_tokenizer(changed("qwen2", {"tokenizer.chat_template.rag": 3}))
+
+
 def test_no_tokenizer(tmp_path: Path) -> None:
     assert read_tokenizer(changed("llama", {"tokenizer.ggml.model": None})) is None
     with pytest.raises(CheckpointError, match="no tokenizer: there is no tokenizer.ggml.model"):

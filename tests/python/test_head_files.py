@@ -11,7 +11,13 @@ import numpy as np
 import packhorse
 import pytest
 from checkpoints import GOLDEN, Edit, edited
-from packhorse_weights import CheckpointError, Tensor, convert, resolve_model
+from packhorse_weights import (
+    CheckpointError,
+    Tensor,
+    convert,
+    inspect_checkpoint,
+    resolve_model,
+)
 from packhorse_weights.safetensors_file import write_safetensors
 
 
@@ -222,3 +228,26 @@ def test_layers_of_other_files_are_converted(tmp_path: Path) -> None:
     for name in names:
         np.testing.assert_array_equal(getattr(results[0], name), getattr(results[1], name))
     assert results[0].token_weights.min() == 0 < results[0].token_weights.max()
+
+
+@pytest.mark.parametrize("name", ["bert-colbert", "bert-sequence", "modernbert-reranker"])
+@pytest.mark.parametrize("shape", [(), (1,), (2**40, 0)])
+def test_layers_of_other_shapes(name: str, shape: tuple[int, ...], tmp_path: Path) -> None:
+    """The tensors that say how many outputs there are."""
+
+    def edit(tensors: dict[str, Any]) -> None:
+        layer = "linear.weight" if name == "bert-colbert" else "classifier.weight"
+        assert layer in tensors
+        tensors[layer] = Tensor(np.zeros(shape, np.float32), "float32")
+
+    with pytest.raises(CheckpointError):
+        inspect_checkpoint(edited(GOLDEN / name, tmp_path / "m", tensors=edit))
+
+
+def test_number_of_labels(tmp_path: Path) -> None:
+    def edit(config: dict[str, Any]) -> None:
+        config.pop("id2label", None)
+        config["num_labels"] = 10**6
+
+    with pytest.raises(CheckpointError, match="num_labels is 1000000, but the classifier has 3 r"):
+        inspect_checkpoint(edited(GOLDEN / "bert-sequence", tmp_path / "m", edit))

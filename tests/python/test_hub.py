@@ -198,12 +198,36 @@ def test_names_that_are_none(tmp_path: Path) -> None:
         if name:
             with pytest.raises(FileNotFoundError, match="no such file or folder$"):
                 find_model(name)
-    with pytest.raises(FileNotFoundError, match=r"models--none is not there"):
-        find_model("none")
-    with pytest.raises(FileNotFoundError, match="means sentence-transformers/all-MiniLM-L6-v2 by"):
-        find_model("all-MiniLM-L6-v2")
+    with pytest.raises(FileNotFoundError, match="'': expected a model's folder, file or name"):
+        find_model("")
     with pytest.raises(FileNotFoundError, match="is not there. HF_HUB_OFFLINE"):
         find_model("org/none")
+
+
+@pytest.mark.parametrize(
+    ("name", "means"),
+    [
+        ("all-MiniLM-L6-v2", "sentence-transformers/all-MiniLM-L6-v2"),
+        ("bert-base-nli-mean-tokens", "sentence-transformers/bert-base-nli-mean-tokens"),
+        ("roberta-base-nli-mean-tokens", "sentence-transformers/roberta-base-nli-mean-tokens"),
+        ("bert-base-uncased", "bert-base-uncased"),
+        ("gpt2", "gpt2"),
+        ("xlm-roberta-large-finetuned-conll03-english",) * 2,
+        ("distilbert-base-uncased-finetuned-sst-2-english",) * 2,
+        ("org/none", "org/none"),
+    ],
+)
+def test_names_without_an_organisation(name: str, means: str, cache: Path) -> None:
+    """As sentence-transformers reads them."""
+    with pytest.raises(FileNotFoundError, match=f"{entry_of(cache, means)} .* download {means}$"):
+        find_model(name)
+
+
+def test_names_without_an_organisation_that_the_cache_has(cache: Path) -> None:
+    add_snapshot(cache, NEW)
+    for name in ("cross-encoder/tiny", "sentence-transformers/tiny", "tiny"):
+        shutil.copytree(entry_of(cache), entry_of(cache, name), symlinks=True)
+        assert find_model("tiny") == entry_of(cache, name) / "snapshots" / NEW
 
 
 # --- what to do where it is not there

@@ -177,6 +177,53 @@ def test_beams_are_told_processed_log_probabilities(device: str, rng: np.random.
     assert (found.tokens == -1).all()
 
 
+@pytest.mark.parametrize("beam", [False, True])
+def test_boosts_come_after_penalties(device: str, rng: np.random.Generator, beam: bool) -> None:
+    rows = rng.normal(0, 2, (2, 70)).astype(np.float32)
+    rows[:, 3] = -np.inf  # which no boost raises
+    allowed = np.ones((2, 70), np.bool_)
+    allowed[1, 6] = False
+    found = ops.sample(
+        rows,
+        beam=beam,
+        top=70,
+        boost=[{5: 0.5, 9: 2.0}, {3: 4.0, 6: 100.0, 7: -0.5}],
+        logit_bias=[{5: 1.0}, {}],
+        generated=[[9], [7]],
+        repetition_penalty=1.5,
+        allowed=allowed,
+        device=device,
+    )
+    scores = log_softmax(rows) if beam else rows.astype(np.float64)
+    scores[0, 5] += 1
+    for row, seen in zip(scores, (9, 7), strict=True):
+        row[seen] = row[seen] * 1.5 if row[seen] < 0 else row[seen] / 1.5
+    for row, token, boost in ((0, 5, 0.5), (0, 9, 2.0), (1, 7, -0.5)):
+        scores[row, token] += abs(scores[row, token]) * boost
+    scores[~allowed] = -np.inf
+    if beam:
+        best = -np.sort(-scores, axis=1)
+        np.testing.assert_allclose(found.top_logprobs, best, rtol=2e-6, atol=2e-6)
+    else:
+        np.testing.assert_array_equal(found.tokens, scores.argmax(1))
+        np.testing.assert_allclose(
+            found.logprobs, log_softmax(rows)[[0, 1], found.tokens], atol=2e-6
+        )
+
+
+def test_a_flat_row_knows_its_mask_alone(device: str) -> None:
+    rows = np.repeat(np.array([[9.0, 0.0, -9.0, 1.0, -np.inf]], np.float32), DRAWS, 0)
+    allowed = np.repeat(np.array([[False, True, True, False, True]]), DRAWS, 0)
+    options: dict[str, Any] = {"flat": True, "allowed": allowed, "device": device}
+    draws = ops.sample(rows, temperature=0.3, draw=np.arange(DRAWS), **options)
+    expected = np.array([0, 1, 1, 0, 1]) / 3
+    assert abs(chi_square(draws.tokens, expected)) < 4
+    assert (ops.sample(rows, **options).tokens == 1).all()
+    told = ops.sample(rows, beam=True, top=3, boost=[{2: 3.0}] * DRAWS, **options)
+    np.testing.assert_array_equal(told.top_tokens[0], [1, 2, 4])
+    assert (told.top_logprobs == 0).all()
+
+
 def test_penalties(device: str) -> None:
     rows = np.array([[2.0, -2.0, 1.9, 1.0]] * 3, np.float32)
     # Seen in the prompt alone: repetition counts, presence and frequency do not.

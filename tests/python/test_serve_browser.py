@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -140,26 +141,41 @@ def test_a_model_is_chosen_and_its_forms_are_shown(page: Page, room: Room) -> No
         page.get_by_role("combobox", name="Model").select_option(model)
         expect(page.get_by_role("tab")).to_have_text(tabs)
         expect(page.locator("main form:visible")).to_have_count(1)
-    expect(page.locator("#about")).to_contain_text("float32 on cpu")
+    expect(page.locator("#about")).to_contain_text("float32, CPU")
+    page.get_by_role("combobox", name="Model").select_option("lm")
+    expect(page.locator("#about")).to_contain_text("4- to 8-bit weights as stored in the file, CPU")
+    expect(page.get_by_label("API key")).to_be_hidden()
 
 
 def test_a_key_is_asked_for_and_kept(page: Page, room: Room) -> None:
     settings = settings_for(f"tagger={room.folders['tagger']}", api_key=("secret",))
+    key = page.get_by_label("API key")
+    error = page.locator(".error:visible")
     with serving(settings) as (client, _):
         page.goto(f"http://127.0.0.1:{client.port}")
-        expect(page.get_by_role("alert").first).to_have_text("the bearer token is missing")
-        expect(page.get_by_label("API key")).to_be_focused()
+        expect(page.get_by_role("heading", name="asks for an API key")).to_be_visible()
+        expect(key).to_be_focused()
+        expect(error).to_have_count(0)
+        screenshot(page, "page_key")
         page.keyboard.type("wrong")
         page.keyboard.press("Enter")
-        expect(page.get_by_role("alert").first).to_have_text(
-            "the bearer token is not one of this server"
-        )
-        page.get_by_label("API key").fill("secret")
-        page.get_by_role("button", name="Use").click()
+        expect(error).to_have_text("The server does not take this key.")
+        key.fill("secret")
+        page.get_by_role("button", name="Continue").click()
         expect(page.get_by_role("tab")).to_have_text(TABS["tagger"])
+        expect(key).to_be_hidden()
         page.reload()
         expect(page.get_by_role("tab")).to_have_text(TABS["tagger"])
         assert page.evaluate("[localStorage.length, document.cookie]") == [0, ""]
+        page.get_by_role("button", name="Find").click()
+        command = page.locator(".requests pre")
+        expect(command).to_contain_text('"Authorization: Bearer $PACKHORSE_API_KEY"')
+        assert "secret" not in (command.text_content() or "")
+        page.get_by_role("button", name="Change the key").click()
+        key.fill("another")
+        page.keyboard.press("Enter")
+        expect(error).to_have_text("The server does not take this key.")
+        expect(page.get_by_role("tab")).to_have_count(0)
         page.goto("about:blank")
 
 
@@ -287,7 +303,7 @@ def test_chat_comes_piece_by_piece(page: Page, room: Room) -> None:
         ".observe(document.querySelector('#log'), { childList: true, subtree: true })"
     )
     messages: list[dict[str, str]] = []
-    for said in ("What is the capital of France?", "And of Italy?"):
+    for said in ("What is the capital of Germany?", "What is the capital of Italy?"):
         messages.append({"role": "user", "content": said})
         body = {"model": "lm", "messages": messages, "temperature": 0, "max_tokens": 24}
         reply = room.client.post("/v1/chat/completions", body).json["choices"][0]["message"]
@@ -315,12 +331,39 @@ def test_a_text_is_continued_and_stopped(page: Page, room: Room) -> None:
     form.get_by_role("button", name="Stop").click()
     expect(form.locator(".figures")).to_have_text("Stopped.")
     wait_until(lambda: room.client.metric("packhorse_generation_running") == 0)
-    form.locator("[name=most]").fill("9999999")
+    form.locator("[name=prompt]").fill("cat " * 9000)
     form.get_by_role("button", name="Continue").click()
     expect(form.get_by_role("alert")).to_contain_text("tokens")
 
 
 # --- what else there is
+
+
+def test_requests_are_copied_as_commands(page: Page, room: Room) -> None:
+    """All that a form sent, in a form that a shell reads: the same answers come of it."""
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    form = opened(page, room, "splade")
+    form.locator("[name=text]").fill('the cat\'s "mat" \\ $HOME')
+    form.get_by_role("button", name="Show").click()
+    form.get_by_text("As curl").click()
+    expect(form.locator(".requests pre")).to_have_count(2)
+    words = form.locator(".what").all_inner_texts()
+    answers = []
+    for button in form.locator(".requests button").all():
+        button.click()
+        expect(button).to_have_text("Copied")
+        command = page.evaluate("navigator.clipboard.readText()")
+        script = 'curl() { printf "%s\\0" "$@"; }\n' + command
+        arguments = subprocess.run(["bash", "-c", script], stdout=subprocess.PIPE, text=True).stdout
+        address, h, header, d, body, _ = arguments.split("\0")
+        assert (h, d) == ("-H", "-d")
+        assert address.startswith(f"{room.address}/")
+        name, _, value = header.partition(": ")
+        path = address.removeprefix(room.address)
+        answers.append(room.client.post(path, body.encode(), headers={name: value}).json)
+    assert answers[1] == words
+    form.get_by_role("button", name="Show").click()
+    expect(form.locator(".requests pre")).to_have_count(2)
 
 
 def test_figures_of_the_server(page: Page, room: Room) -> None:

@@ -162,6 +162,7 @@ def test_texts_in_windows_are_prepared_together(folders: dict[str, Path]) -> Non
 
     class Untimed:
         tokenize_s = 0.0
+        given_up = False
 
     with TextModel.load(folders["reader"], threads=1) as reader:
         options = AnswerOptions(1, 15, False, True)

@@ -51,7 +51,7 @@ def file(tmp_path: Path) -> Path:
 def test_flag_before_environment_before_file_before_default(file: Path) -> None:
     environment = {"PACKHORSE_PORT": "2345", "PACKHORSE_API_KEY": "a,b", "PACKHORSE_ADMIN": "true"}
     found = Settings.load((), file, environment, port=3456)
-    assert (found.port, found.api_key, found.admin, found.max_wait_s) == (3456, ("a", "b"), True, 3)
+    assert (found.port, found.api_key, found.admin, found.max_wait_s) == (3456, ("a,b",), True, 3)
     assert (found.host, found.device) == ("127.0.0.1", ("cuda:0", "cuda:1"))
     assert Settings.load((), file, environment).port == 2345
     assert Settings.load((), file, {}).port == 1234
@@ -115,7 +115,8 @@ def test_help_has_every_setting(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_the_command_says_what_is_wrong(cli: Cli, tmp_path: Path) -> None:
     assert failed(cli("serve"), "no model to serve")
-    assert failed(cli("serve", tmp_path / "nothing", "--port", 0), "nothing")
+    ended = cli("serve", tmp_path / "nothing", "--port", 0, "--log-level", "warning")
+    assert failed(ended, "nothing")
 
 
 def test_a_process_that_a_signal_ends(minilm: Path) -> None:
@@ -125,8 +126,10 @@ def test_a_process_that_a_signal_ends(minilm: Path) -> None:
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stderr is not None
         try:
-            first = json.loads(process.stderr.readline())
-            assert (first["message"], first["models"]) == ("serving", ["m"])
+            lines = [json.loads(process.stderr.readline()) for _ in range(3)]
+            assert [line["message"] for line in lines] == ["loading", "loaded", "serving"]
+            first = lines[-1]
+            assert first["models"] == ["m"]
             address = first["address"].removeprefix("http://")
             connection = http.client.HTTPConnection(address, timeout=SECONDS)
             headers = {"x-request-id": "abc"}
@@ -175,8 +178,8 @@ def test_a_signal_amid_a_line_of_the_log(minilm: Path) -> None:
     )
     assert (ended.returncode, ended.stderr) == (0, "")
     lines = [json.loads(line) for line in ended.stdout.splitlines()]
-    assert [line["message"] for line in lines] == ["serving", "stopping"]
-    assert lines[1]["signal"] == "SIGTERM"
+    assert [line["message"] for line in lines] == ["loading", "loaded", "serving", "stopping"]
+    assert lines[3]["signal"] == "SIGTERM"
 
 
 def test_the_description_has_every_route() -> None:

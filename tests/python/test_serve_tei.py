@@ -76,9 +76,19 @@ def test_embed_of_a_model_whose_vectors_are_longer(
             found = as_float32(client.post("/embed", body).json)
             expected = colbert.embed(TEXTS, normalize=normalize is not False)
             np.testing.assert_array_equal(found, expected)
-    refused = client.post("/embed", {"inputs": "a", "normalize": False})
-    assert refused.status == 422
-    assert "length 1" in refused.json["error"]
+
+
+def test_embed_without_the_length_of_the_model(client: Client, minilm: Path) -> None:
+    """A folder that normalises gives vectors that are not normalised, where that is asked for."""
+    with TextModel.load(minilm, threads=1, normalize=False) as plain:
+        expected = plain.embed(TEXTS)
+        ids = [tokens.tolist() for tokens in plain.tokenizer.encode(TEXTS, None).ids]
+    assert np.abs(np.linalg.norm(expected, axis=1) - 1).min() > 0.1
+    for inputs in (TEXTS, ids):
+        answer = client.post("/embed", {"inputs": inputs, "normalize": False})
+        np.testing.assert_array_equal(as_float32(answer.json), expected)
+    answer = client.post("/embed", {"inputs": TEXTS, "normalize": False, "dimensions": 16})
+    np.testing.assert_array_equal(as_float32(answer.json), expected[:, :16])
 
 
 def test_dimensions(client: Client, model: TextModel) -> None:
@@ -234,7 +244,7 @@ def test_health(client: Client) -> None:
         ("/embed", {"inputs": ""}, 400, "Empty", "inputs is empty"),
         ("/embed", {"inputs": []}, 400, "Empty", "inputs is empty"),
         ("/embed", {"inputs": ["a"] * 9}, 413, "Validation", "9 items, at most 8"),
-        ("/embed", {"inputs": "a " * 300}, 413, "Validation", "max_length is 256"),
+        ("/embed", {"inputs": "a " * 300}, 413, "Validation", "the model's limit is 256"),
         ("/embed", {"inputs": "a " * 9999}, 413, "Validation", "at most 9999 are taken"),
         ("/embed", {"inputs": "a", "truncate": "yes"}, 422, "Validation", "true or false"),
         ("/embed", {"inputs": "a", "truncation_direction": "Left"}, 422, "Validation", "direction"),

@@ -296,6 +296,8 @@ def test_options_are_checked(tiny_model: Path, device: str) -> None:
         ({"dtype": "float4"}, "unknown dtype 'float4'; known:"),
         ({"dtype": "int32"}, "int32"),
         ({"device": "gpu"}, "unknown device 'gpu'; expected 'cpu', 'cuda'"),
+        ({"device": Path("cpu")}, "of type PosixPath, expected 'cpu', 'cuda' or 'cuda:N'; a torch"),
+        ({"device": None}, "device is None of type NoneType, expected 'cpu'"),
         ({"device": "cuda:-1"}, "unknown device 'cuda:-1'"),
         ({"device": "cuda:999"}, "cuda:999"),
         ({"memory_limit": -1}, "memory_limit is -1"),

@@ -14,11 +14,14 @@ import packhorse
 import pytest
 import quantized_folders as folders
 from checkpoints import GOLDEN
+from models import random_tensors, tiny_spec, write_model
 from packhorse_weights import CheckpointError, convert, inspect_checkpoint, resolve_model
 from packhorse_weights.gguf_file import read_gguf
 from packhorse_weights.gguf_tensor import QuantizedTensor, open_tensor
-from packhorse_weights.grouped import GroupFormat, unpack_rows
+from packhorse_weights.grouped import Grouped, GroupFormat, pack_rows, unpack_rows
+from packhorse_weights.safetensors_file import write_safetensors
 from packhorse_weights.stored import STORED
+from packhorse_weights.tensor import Tensor, cast
 from stored_runs import IDS, compare, hidden, near
 
 pytestmark = pytest.mark.arm
@@ -48,8 +51,6 @@ def test_rows_of_every_gguf_type() -> None:
 
 
 def test_scales_that_float16_cannot_hold() -> None:
-    from packhorse_weights.grouped import Grouped, pack_rows
-
     rows = Grouped(np.zeros((1, 32), np.uint8), np.full((1, 1), 7e4, np.float32), None)
     with pytest.raises(CheckpointError, match="'name' has a group with the scale .* 70000"):
         pack_rows(GroupFormat(4, 32, False), rows, "name")
@@ -57,8 +58,6 @@ def test_scales_that_float16_cannot_hold() -> None:
 
 def test_odd_numbers_of_columns() -> None:
     """The last group has fewer, and half a byte is left."""
-    from packhorse_weights.grouped import Grouped, pack_rows
-
     rng = np.random.default_rng(0)
     form = GroupFormat(4, 32, True)
     rows = Grouped(
@@ -119,10 +118,76 @@ def test_plan(path: Path, tmp_path: Path) -> None:
 def test_real_model_takes_the_bytes_of_its_file(smollm2: Path) -> None:
     planned = packhorse.plan_memory(smollm2, kv_tokens=64).weights
     sizes = {buffer.name: buffer.bytes for buffer in planned.buffers}
+    assert planned.bytes < smollm2.stat().st_size
     # 4 bits, and a scale and a minimum for 32 values; 8 bits and a scale.
     assert sizes["layers.0.ffn.down.weight"] == 576 * (1536 // 2 + 1536 // 32 * 4)
     assert sizes["layers.29.attention.qkv.weight"] == 960 * (576 // 2 + 576 // 32 * 4)
-    assert sizes["lm.decoder.weight"] == 49152 * (576 + 576 // 32 * 2)
+    assert sizes["embeddings.word.weight"] == 49152 * (576 + 576 // 32 * 2)
+    assert "lm.decoder.weight" not in sizes  # it is the table
+
+
+@pytest.mark.parametrize("form", [(4, 32, True), (4, 64, False), (8, 16, False), (8, 128, True)])
+def test_rows_of_tables_are_decoded_as_they_are_read(
+    form: tuple[int, int, bool], tmp_path: Path
+) -> None:
+    """Beside the same values as floats, and a tied decoder beside one with a tensor of its own: the
+    same bits."""
+    rng = np.random.default_rng(0)
+    groups = GroupFormat(*form)
+    spec = tiny_spec(
+        vocab_size=130,
+        hidden_size=80,
+        embedding_scale=2.5,
+        attention={"mask": "causal"},
+        heads={"lm": {"tied": True}},
+        embedding={"pooling": "last", "normalize": False},
+    )
+    tensors = dict(random_tensors(spec))
+    count = groups.groups(80)
+    rows = Grouped(
+        rng.integers(0, 2**groups.bits, (130, 80)).astype(np.uint8),
+        rng.uniform(0.001, 0.01, (130, count)).astype(np.float16),
+        rng.normal(size=(130, count)).astype(np.float16) if groups.minima else None,
+    )
+    packed = pack_rows(groups, rows, "table")
+
+    def run(name: str, layer: str, **changed: Any) -> Any:
+        fields = {"bits": groups.bits, "group": groups.size, "minima": groups.minima}
+        quantized = [{**fields, "layers": [layer]}]
+        folder = write_model(tmp_path / name, spec | {"quantized": quantized}, tensors | changed)
+        given: dict[str, Any] = {"kv_tokens": 0, "max_predictions": 4, "max_tokens": 64}
+        with packhorse.Session.load(folder, **given) as session:
+            assert session.memory_plan == packhorse.plan_memory(folder, **given)
+            outputs = ["hidden", "predictions"]
+            found = session.run([[0, 63, 64, 129]], outputs=outputs, rows=[0, 1, 2, 3])
+            return found.hidden, found.predictions, session.memory_plan.weights.bytes
+
+    hidden, logits, taken = run("packed", "embeddings.word", **{"embeddings.word": packed})
+    values = {"embeddings.word": unpack_rows(groups, packed, 80)}
+    *expected, more = run("floats", "lm.decoder", **values, **{"lm.decoder.weight": packed})
+    np.testing.assert_array_equal(hidden, expected[0])
+    np.testing.assert_array_equal(logits, expected[1])
+    assert more - taken >= 130 * 80 * 4
+
+
+@pytest.mark.parametrize("stored", ["float16", "bfloat16"])
+def test_tables_of_16_bits_stay_so_in_float32(stored: str, tmp_path: Path) -> None:
+    """The same bits as of the same values in float32, in half of the table's bytes."""
+    spec = tiny_spec(vocab_size=130, hidden_size=80, embedding_scale=2.5)
+    tensors = {name: Tensor(one, str(one.dtype)) for name, one in random_tensors(spec).items()}
+    half = tensors | {"embeddings.word": cast(tensors["embeddings.word"], stored, "table")}
+    wide = half | {"embeddings.word": cast(half["embeddings.word"], "float32", "table")}
+    found = []
+    for name, these in (("half", half), ("wide", wide)):
+        folder = write_model(tmp_path / name, spec)
+        write_safetensors(folder / "model.safetensors", these)
+        with packhorse.Session.load(folder, dtype="float32", max_tokens=64) as session:
+            assert session.memory_plan == packhorse.plan_memory(folder, max_tokens=64)
+            hidden = session.run([[0, 63, 64, 129]], outputs=["hidden"]).hidden
+            sizes = {buffer.name: buffer.bytes for buffer in session.memory_plan.weights.buffers}
+            found.append((hidden, sizes["embeddings.word"]))
+    np.testing.assert_array_equal(found[0][0], found[1][0])
+    assert [size for _, size in found] == [130 * 80 * 2, 130 * 80 * 4]
 
 
 @pytest.mark.parametrize(

@@ -139,11 +139,18 @@ def test_added_tokens(folder: Path) -> None:
         eos_token="[SEP]",
     )  # fmt: skip
     packhorse.TextModel.load(folder)
-    add_tokenizer(folder, add_eos_token=True, eos_token="[MASK]")
-    with pytest.raises(ValueError, match="says add_eos_token, but the post_processor does not add"):
+    other = {"add_eos_token": True, "eos_token": "[MASK]"}
+    add_tokenizer(folder, **other, tokenizer_class="BertTokenizer")  # which has no such setting
+    assert tokens(folder, "cat") == ["[CLS]", "cat", "[SEP]"]
+    add_tokenizer(folder, **other, tokenizer_class="LlamaTokenizer", add_bos_token=False)
+    assert tokens(folder, "cat") == ["cat", "[MASK]"]
+    add_tokenizer(
+        folder, **other, tokenizer_class="LlamaTokenizer", add_bos_token=True, bos_token=None
+    )
+    with pytest.raises(CheckpointError, match="no bos_token, which this tokenizer needs"):
         packhorse.TextModel.load(folder)
-    add_tokenizer(folder, add_bos_token=True, bos_token="[SEP]")
-    with pytest.raises(ValueError, match="says add_bos_token.*'\\[SEP\\]'"):
+    add_tokenizer(folder, **other, auto_map={"AutoTokenizer": ["a.B", None]})
+    with pytest.raises(ValueError, match="says add_eos_token, but the post_processor does not add"):
         packhorse.TextModel.load(folder)
     add_tokenizer(folder, add_bos_token="yes")
     with pytest.raises(CheckpointError, match="add_bos_token: expected true or false"):
@@ -221,7 +228,7 @@ def test_a_transformer_in_a_folder_of_its_own(folder: Path, tmp_path: Path) -> N
 def test_read_text_config(folder: Path) -> None:
     config = read_text_config(folder)
     assert config.tokenizer_file == folder / "tokenizer.json"
-    assert (config.begin_token, config.end_token, config.truncation_side) == (None, None, None)
+    assert (config.settings.bos, config.settings.eos, config.truncation_side) == (None, None, None)
     assert config.type_ids
     add_tokenizer(folder, model_input_names=["input_ids"])
     assert not read_text_config(folder).type_ids

@@ -85,6 +85,21 @@ def test_converted(name: str, tmp_path: Path) -> None:
     assert after.config.tokenizer is None
 
 
+def test_converted_folders_name_the_class(tmp_path: Path) -> None:
+    """One that only config.json named, without which the text would be lower-cased."""
+    folder = tmp_path / "folder"
+    shutil.copytree(BERT, folder)
+    config = json.loads((folder / "config.json").read_text())
+    write(folder, "config.json", {**config, "tokenizer_class": "PreTrainedTokenizerFast"})
+    built = build_tokenizer(FOLDERS / "bert-cased", FOLDERS / "bert-cased")
+    assert built is not None
+    write(folder, "tokenizer.json", built.fields)
+    before = TextTokenizer.load(folder).encode(TEXTS, None).ids
+    after = TextTokenizer.load(convert(folder, tmp_path / "converted")).encode(TEXTS, None).ids
+    assert [row.tolist() for row in after] == [row.tolist() for row in before]
+    assert before[4].tolist() == EXPECTED["bert-cased"]["ids"][4]
+
+
 CLASSES = {
     "bert": "BertTokenizerFast",
     "roberta": "RobertaTokenizer",

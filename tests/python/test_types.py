@@ -11,6 +11,7 @@ from pathlib import Path
 import packhorse
 import packhorse_weights
 import pytest
+from snippets import all_snippets
 
 FILES = Path(__file__).parent / "typed"
 FOUND = re.compile(r"^(?:.*/)?(\w+\.py):(\d+): error: .*\[([\w-]+)\]$", re.MULTILINE)
@@ -28,7 +29,43 @@ def expected_mistakes() -> Mistakes:
     }
 
 
-def test_mypy_finds_every_mistake(pytestconfig: pytest.Config) -> None:
+# What snippets of the documents are given, in the words of a type checker.
+GIVEN = """\
+# mypy: allow-redefinition, disable-error-code="import-not-found,import-untyped,no-redef"
+from typing import Any; import numpy as np; import numpy; import packhorse
+"""
+TYPES = {
+    **dict.fromkeys(("texts", "documents", "typical_texts"), "list[str]"),
+    **dict.fromkeys(("model", "lm"), "packhorse.TextModel"),
+    "session": "packhorse.Session",
+    "session_that_generates": "packhorse.GenerationSession",
+    **dict.fromkeys(("batch", "ids"), "Any"),
+}
+
+
+def write_snippets(folder: Path) -> list[str]:
+    """A module for each page, which has its Python snippets in the lines where they stand there."""
+    modules: dict[str, list[str]] = {}
+    for snippet in all_snippets():
+        if snippet.language != "python":
+            continue
+        page = modules.setdefault(snippet.page, [])
+        page += [""] * (snippet.line - 1 - len(page))
+        page[snippet.line - 2] = "; ".join(
+            f"{name}: {TYPES[name]}" for name in snippet.given if name in TYPES
+        )
+        page += snippet.text.splitlines()
+    paths = []
+    for page_name, lines in modules.items():
+        path = folder / f"page_{re.sub('[^a-z]', '_', page_name.lower())}.py"
+        # The first lines of a page hold no snippet.
+        path.write_text(GIVEN + "\n".join(lines[2:]) + "\n")
+        paths.append(str(path))
+    return paths
+
+
+def test_mypy_finds_every_mistake(pytestconfig: pytest.Config, tmp_path: Path) -> None:
+    """And none in the snippets of the documents, as a user would copy them."""
     pytest.importorskip("mypy")
     # Installed packages are found by themselves, sources are not.
     places = {Path(module.__file__).parents[1] for module in (packhorse, packhorse_weights)}
@@ -38,6 +75,7 @@ def test_mypy_finds_every_mistake(pytestconfig: pytest.Config) -> None:
             *(sys.executable, "-m", "mypy", "--strict", "--config-file=", "--no-pretty"),
             *("--cache-dir", str(pytestconfig.rootpath / ".mypy_cache" / "typed")),
             *(str(FILES / name) for name in ("good.py", "bad.py")),
+            *write_snippets(tmp_path),
         ],
         capture_output=True,
         text=True,
@@ -46,7 +84,7 @@ def test_mypy_finds_every_mistake(pytestconfig: pytest.Config) -> None:
     found = {
         (name, int(line), code)
         for name, line, code in FOUND.findall(finished.stdout)
-        if name in ("good.py", "bad.py")
+        if name in ("good.py", "bad.py") or name.startswith("page_")
     }
     assert finished.returncode == 1, finished.stdout + finished.stderr
     assert found == expected_mistakes(), finished.stdout

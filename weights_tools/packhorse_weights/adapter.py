@@ -13,13 +13,15 @@ import numpy as np
 
 from packhorse_weights.architectures import FAMILIES
 from packhorse_weights.architectures.base import Architecture
-from packhorse_weights.config import Config
+from packhorse_weights.config import Config, read_config
 from packhorse_weights.errors import CheckpointError
-from packhorse_weights.files import read_json
+from packhorse_weights.files import has_file
 from packhorse_weights.layout import STACKS, Spec, num_weight_sets, weight_shapes
+from packhorse_weights.module_patterns import ModulePattern
 from packhorse_weights.tensor import Tensor, cast
 from packhorse_weights.weight_files import read_file
 
+ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_FILES = ("adapter_model.safetensors", "adapter_model.bin")
 _LAYERS = (
     "attention.query",
@@ -48,6 +50,9 @@ _REFUSED = (
 _CHANGED_BASES = ("pissa", "olora", "corda", "loftq")
 _NAME = re.compile(r"(?:base_model\.model\.)?(.+)\.lora_([AB])(?:\.default)?\.weight")
 _MAX_ALPHA = 1e9
+_MOST_PATTERNS = 4096  # names of modules, mostly
+_MOST_EXPRESSIONS = 64
+_MOST_NAME = 512  # characters of a tensor's name
 _RANK = 8  # where the config says nothing; so is lora_alpha
 
 
@@ -114,30 +119,55 @@ def _pattern(theirs: str) -> re.Pattern[str]:
     return re.compile(r"(?:.*\.)?" + re.escape(theirs).replace(r"\{i\}", r"(\d+)"))
 
 
-def _of_module(config: Config, field: str, module: str, default: float) -> float:
-    """The number of a module in rank_pattern or alpha_pattern, as PEFT finds it: by the first key
-    that its name, or the end of its name after a dot, matches."""
-    patterns = config.section(field)
-    for key in patterns.fields:
-        try:
-            matches = re.match(rf"(.*\.)?({key})$", module)
-        except re.error as error:
-            raise CheckpointError(f"{patterns.where}: {key!r:.80} is no pattern: {error}") from None
-        if matches:
-            return patterns.number(key, default, high=_MAX_ALPHA)
-    return default
+class _Numbers:
+    """The numbers that rank_pattern or alpha_pattern gives to modules, as PEFT finds them: by the
+    first key that a module's name, or the end of its name after a dot, matches."""
+
+    def __init__(self, config: Config, field: str) -> None:
+        self._section = config.section(field)
+        keys = list(self._section.fields)
+        if len(keys) > _MOST_PATTERNS:
+            raise CheckpointError(
+                f"{self._section.where}: {len(keys)} patterns, at most {_MOST_PATTERNS} are taken"
+            )
+        self._patterns: list[tuple[str, ModulePattern]] = []
+        for key in keys:
+            if sum(not pattern.plain for _, pattern in self._patterns) > _MOST_EXPRESSIONS:
+                raise CheckpointError(
+                    f"{self._section.where}: more than {_MOST_EXPRESSIONS} regular expressions"
+                )
+            try:
+                self._patterns.append((key, ModulePattern(key)))
+            except ValueError as error:
+                raise CheckpointError(
+                    f"{self._section.where}: {key!r:.80} is no pattern of modules: {error}"
+                ) from None
+
+    def of(self, module: str, default: float) -> float:
+        for key, pattern in self._patterns:
+            if pattern.matches(module):
+                return self._section.number(key, default, high=_MAX_ALPHA)
+        return default
 
 
-def _scale(config: Config, module: str, rank: int, where: str) -> float:
-    said = _of_module(config, "rank_pattern", module, config.integer("r", default=_RANK))
-    if said != rank:
-        raise CheckpointError(
-            f"{where}: {module}.lora_A has rank {rank}, adapter_config.json says {said:g}"
-        )
-    alpha = _of_module(
-        config, "alpha_pattern", module, config.number("lora_alpha", _RANK, high=_MAX_ALPHA)
-    )
-    return alpha / (math.sqrt(rank) if config.boolean("use_rslora", False) else rank)
+class _Scales:
+    """What the products of an adapter are multiplied by, module by module."""
+
+    def __init__(self, config: Config) -> None:
+        self._ranks = _Numbers(config, "rank_pattern")
+        self._alphas = _Numbers(config, "alpha_pattern")
+        self._rank = config.integer("r", default=_RANK)
+        self._alpha = config.number("lora_alpha", _RANK, high=_MAX_ALPHA)
+        self._by_root = config.boolean("use_rslora", False)
+
+    def of(self, module: str, rank: int, where: str) -> float:
+        said = self._ranks.of(module, self._rank)
+        if said != rank:
+            raise CheckpointError(
+                f"{where}: {module}.lora_A has rank {rank}, adapter_config.json says {said:g}"
+            )
+        alpha = self._alphas.of(module, self._alpha)
+        return alpha / (math.sqrt(rank) if self._by_root else rank)
 
 
 def _check_config(config: Config) -> None:
@@ -158,7 +188,7 @@ def _check_config(config: Config) -> None:
 
 def _read_tensors(folder: Path) -> tuple[Mapping[str, Tensor], Path]:
     for name in ADAPTER_FILES:
-        if (path := folder / name).is_file():
+        if has_file(path := folder / name):
             return read_file(path)[0], path
     there = ", ".join(sorted(path.name for path in folder.iterdir())[:20])
     raise CheckpointError(
@@ -182,10 +212,10 @@ def _check(module: str, a: Tensor, b: Tensor, shape: tuple[int, int], where: str
 def _read_config(folder: Path) -> Config:
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder}: no such folder; expected one that PEFT saved")
-    path = folder / "adapter_config.json"
-    if not path.is_file():
-        raise CheckpointError(f"{folder}: no adapter_config.json: expected a folder of PEFT")
-    config = Config(read_json(path), str(path))
+    path = folder / ADAPTER_CONFIG
+    if not has_file(path):
+        raise CheckpointError(f"{folder}: no {ADAPTER_CONFIG}: expected a folder of PEFT")
+    config = read_config(path)
     _check_config(config)
     return config
 
@@ -209,10 +239,11 @@ def read_adapter(path: str | PathLike[str], spec: Spec) -> Adapter:
     base = config.fields.get("base_model_name_or_path")
     of_base = f" ({base!r:.120})" if isinstance(base, str) and base else ""
     found, file = _read_tensors(folder)
-    modules = _Modules(spec)
+    modules, scales = _Modules(spec), _Scales(config)
     pairs: dict[str, dict[str, Tensor]] = {}
     for name, tensor in found.items():
-        if (match := _NAME.fullmatch(name)) is None:
+        match = None if len(name) > _MOST_NAME else _NAME.fullmatch(name)
+        if match is None:
             raise CheckpointError(
                 f"{file}: tensor {name!r:.160} is not supported: expected lora_A and lora_B of "
                 "dense layers"
@@ -227,7 +258,7 @@ def read_adapter(path: str | PathLike[str], spec: Spec) -> Adapter:
         if pair.keys() != {"A", "B"}:
             raise CheckpointError(f"{file}: {module} has lora_{min(pair)} alone, expected both")
         rank = _check(module, pair["A"], pair["B"], ours.shape, str(file), of_base)
-        scale = np.float32(_scale(config, module, rank, str(file)))
+        scale = np.float32(scales.of(module, rank, str(file)))
         tensors[f"{ours.name}.lora_a"] = cast(pair["A"], "float32", f"{module}.lora_A")
         b = cast(pair["B"], "float32", f"{module}.lora_B")
         tensors[f"{ours.name}.lora_b"] = Tensor(b.data * scale, "float32")

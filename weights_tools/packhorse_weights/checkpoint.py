@@ -17,11 +17,13 @@ from packhorse_weights.classifier import (
 )
 from packhorse_weights.config import Config, language_part
 from packhorse_weights.errors import CheckpointError
-from packhorse_weights.files import read_json
-from packhorse_weights.float8 import FLOAT8, holds_float8, open_float8_layers
+from packhorse_weights.files import has_file, read_json
+from packhorse_weights.float8 import FLOAT8
+from packhorse_weights.gguf_file import GgufFile
 from packhorse_weights.gguf_model import find_gguf, open_gguf
 from packhorse_weights.hub import find_model
 from packhorse_weights.layout import Spec
+from packhorse_weights.merged_adapter import merge_adapter, refuse_adapter_alone
 from packhorse_weights.modules import known_modules, read_parts
 from packhorse_weights.naming import find_prefix, map_layers, map_names
 from packhorse_weights.pooling import (
@@ -31,6 +33,7 @@ from packhorse_weights.pooling import (
     read_modules,
 )
 from packhorse_weights.quantize import QUANTIZED_DTYPES, float8_tensors
+from packhorse_weights.quantized_folder import named_weights, open_quantized
 from packhorse_weights.reranker import (
     Reranker,
     answer_tokens,
@@ -42,12 +45,11 @@ from packhorse_weights.reranker import (
 )
 from packhorse_weights.safetensors_file import read_safetensors
 from packhorse_weights.static_embedding import find_static, read_static
-from packhorse_weights.stored import STORED, read_stored, stored_spec, stored_tensors
+from packhorse_weights.stored import STORED, TABLE, read_stored, stored_spec, stored_tensors
 from packhorse_weights.tensor import WEIGHT_DTYPES, LazyTensor, Tensor, cast, default_dtype
 from packhorse_weights.transformer_module import config_overrides
 from packhorse_weights.vocabulary import read_lm_head, read_masked_lm
-from packhorse_weights.weight_files import Format, read_weights
-from packhorse_weights.word_packed import open_layers
+from packhorse_weights.weight_files import Format, has_weights, read_weights
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,8 @@ class Checkpoint:
     converted: bool  # packhorse.json and our names
     pooling_reason: str  # why sequences are pooled as `embedding.pooling` of the spec says
     elsewhere: bool = False  # whether some tensors lie in other files than `files`
+    # A GGUF file as it was read, for other readers of it while this is in use (`read_gguf`).
+    opened: GgufFile | None = None
 
     @property
     def is_quantized(self) -> bool:
@@ -92,10 +96,16 @@ class Checkpoint:
     def _used(self) -> dict[str, Tensor]:
         return {ours: self.tensors[theirs] for ours, theirs in self.names.items()}
 
+    @property
+    def table_dtype(self) -> str | None:
+        """The dtype of the table of words."""
+        table = self.tensors.get(self.names.get(TABLE, ""))
+        return None if table is None else table.dtype
+
     def spec_in(self, dtype: str) -> Spec:
-        """The spec of a session of this dtype: with "stored" it says what stays quantised."""
+        """The spec of a session of this dtype: it says what stays as it is stored."""
         found = stored_spec(self.spec, self._used) if dtype == STORED else None
-        return self.spec if found is None else found
+        return _with_table(self.spec if found is None else found, self.table_dtype, dtype)
 
     def default_dtype(self, device: str) -> str:
         """The dtype of a session that is not asked for another: see `tensor.default_dtype`."""
@@ -118,17 +128,27 @@ class ModelFiles:
     names: dict[str, str]
     tensors: dict[str, Tensor] | None
     stored_dtype: str  # Checkpoint.stored_dtype
+    opened: GgufFile | None = None  # Checkpoint.opened
+    table_dtype: str | None = None  # Checkpoint.table_dtype
 
     def in_dtype(self, dtype: str) -> ModelFiles:
         """What a session of this dtype loads from: with "stored", weights that are quantised in
         groups are handed over as they are, and with "float8" those in e4m3 (docs/weights.md)."""
-        if dtype == FLOAT8 and self.tensors is not None:
-            return replace(self, tensors=float8_tensors(self.tensors) or self.tensors)
-        if dtype != STORED or self.tensors is None:
-            return self
-        spec = stored_spec(self.spec, self.tensors)
-        assert spec is not None
-        return replace(self, spec=spec, tensors=stored_tensors(self.spec, self.tensors))
+        spec, tensors = self.spec, self.tensors
+        if dtype == FLOAT8 and tensors is not None:
+            tensors = float8_tensors(tensors) or tensors
+        elif dtype == STORED and tensors is not None:
+            found = stored_spec(spec, tensors)
+            assert found is not None
+            spec, tensors = found, stored_tensors(spec, tensors)
+        return replace(self, spec=_with_table(spec, self.table_dtype, dtype), tensors=tensors)
+
+
+def _with_table(spec: Spec, stored: str | None, dtype: str) -> Spec:
+    """The spec of a session of this dtype, in which activations are float32 or not: it says where
+    the table of words, of which only rows are read, may stay as it is stored."""
+    widened = stored in ("float16", "bfloat16") and dtype in ("float32", "int8", STORED)
+    return spec | {"table_dtype": stored} if widened else spec
 
 
 def model_folder(folder: Path) -> Path:
@@ -137,7 +157,7 @@ def model_folder(folder: Path) -> Path:
         return static
     for module in read_modules(folder)[:1]:
         is_model = module.kind in ("Transformer", "MLMTransformer")
-        if is_model and (module.path / "config.json").is_file():
+        if is_model and has_file(module.path / "config.json"):
             return module.path
     return folder
 
@@ -148,7 +168,7 @@ def embeds_by_files(path: Path) -> bool:
     if (gguf := find_gguf(path)) is not None:
         return open_gguf(gguf).pooling is not None
     root = path if path.is_dir() else path.parent
-    return bool(read_modules(root)) or (root / "1_Pooling" / "config.json").is_file()
+    return bool(read_modules(root)) or has_file(root / "1_Pooling" / "config.json")
 
 
 def _without_lm(checkpoint: Checkpoint) -> Checkpoint:
@@ -223,10 +243,10 @@ def _open(path: Path, reranker: Reranker | None) -> Checkpoint:
     root, file = (path, None) if path.is_dir() else (path.parent, path)
     if gguf is not None:
         root = gguf  # it is all of the model: what lies beside it is not looked at
-    if (root / "packhorse.json").is_file():
+    if has_file(root / "packhorse.json"):
         spec = read_json(root / "packhorse.json")
         weights = file or root / "model.safetensors"
-        if not weights.is_file():
+        if file is None and not has_file(weights):
             raise CheckpointError(f"{root}: packhorse.json, but no model.safetensors")
         spec, tensors = read_stored(spec, read_safetensors(weights), str(weights))
         if reranker is not None:
@@ -246,20 +266,24 @@ def _open(path: Path, reranker: Reranker | None) -> Checkpoint:
     folder = model_folder(root)
     pooling: str | None = None
     format: Format
+    opened: GgufFile | None = None
     if gguf is not None:
-        fields, tensors, pooling = open_gguf(gguf)
+        fields, tensors, pooling, opened = open_gguf(gguf)
         files, format = [gguf], "gguf"
         config = Config(fields, str(gguf))
     else:
-        if not (folder / "config.json").is_file():
+        if not has_file(folder / "config.json"):
+            refuse_adapter_alone(root)
             raise CheckpointError(f"{folder}: no config.json and no packhorse.json")
         fields = read_json(folder / "config.json") | config_overrides(folder)
         config = language_part(Config(fields, str(folder / "config.json")))
     model_type, family = find_architecture(config)
     if gguf is None:
+        if file is None and not has_weights(folder):
+            refuse_adapter_alone(folder)
+            file = named_weights(folder)
         tensors, files, format = read_weights(folder, file)
-        open_quantized = open_float8_layers if holds_float8(config) else open_layers
-        tensors = open_quantized(config, tensors)
+        tensors = open_quantized(config, folder, tensors)
 
     spec = family.spec(model_type, config)
     prefix = find_prefix(family, tensors, str(files[0]))
@@ -307,8 +331,10 @@ def _open(path: Path, reranker: Reranker | None) -> Checkpoint:
     elsewhere = bool(parts.tensors.keys() - tensors.keys())
     tensors = {**tensors, **parts.tensors}
     names = map_names(family, prefix, spec, layers, tensors, str(files[0]))
+    if gguf is None:
+        tensors = merge_adapter(folder, spec, names, tensors)
     return Checkpoint(
-        spec, names, tensors, files, format, folder, False, parts.pooling_reason, elsewhere
+        spec, names, tensors, files, format, folder, False, parts.pooling_reason, elsewhere, opened
     )
 
 
@@ -330,7 +356,12 @@ def resolve_model(
     )
     if checkpoint.format == "safetensors" and readable and not checkpoint.elsewhere:
         return ModelFiles(
-            checkpoint.spec, checkpoint.files, checkpoint.names, None, checkpoint.stored_dtype
+            checkpoint.spec,
+            checkpoint.files,
+            checkpoint.names,
+            None,
+            checkpoint.stored_dtype,
+            table_dtype=checkpoint.table_dtype,
         )
     tensors: dict[str, Tensor] = {}
     for name, tensor in used.items():
@@ -343,4 +374,12 @@ def resolve_model(
         plain = flags.c_contiguous and flags.aligned
         data = tensor.data if plain else tensor.data.copy(order="C")
         tensors[name] = Tensor(data, dtype)
-    return ModelFiles(checkpoint.spec, [], checkpoint.names, tensors, checkpoint.stored_dtype)
+    return ModelFiles(
+        checkpoint.spec,
+        [],
+        checkpoint.names,
+        tensors,
+        checkpoint.stored_dtype,
+        checkpoint.opened,
+        checkpoint.table_dtype,
+    )

@@ -8,9 +8,8 @@ from typing import Any
 
 from packhorse_weights.architectures.base import Architecture
 from packhorse_weights.architectures.heads import Head
-from packhorse_weights.config import Config
+from packhorse_weights.config import Config, optional_config
 from packhorse_weights.errors import CheckpointError
-from packhorse_weights.files import read_json
 from packhorse_weights.tensor import Tensor
 from packhorse_weights.tokenizer_files import read_tokenizer
 
@@ -41,6 +40,10 @@ def _labels(config: Config, rows: int) -> list[str]:
     names = config.fields.get("id2label")
     if names is None:
         count = config.integer("num_labels", default=rows, high=_MAX_LABELS)
+        if count != rows:
+            raise CheckpointError(
+                f"{config.where}: num_labels is {count}, but the classifier has {rows} rows"
+            )
         return [f"LABEL_{i}" for i in range(count)]
     if not isinstance(names, dict) or names.keys() != {str(i) for i in range(len(names))}:
         raise CheckpointError(
@@ -56,8 +59,8 @@ def read_classifier(
     options = head.options(config)
     if options["input"] == "pooler" and not has_pooler:
         raise CheckpointError(f"{config.where}: a classifier on a pooler, but there is no pooler")
-    rows = tensors[f"{head.names['classifier']}.weight"].shape[:1]
-    labels = list(head.labels) or _labels(config, *rows)
+    shape = tensors[f"{head.names['classifier']}.weight"].shape
+    labels = list(head.labels) or _labels(config, shape[0] if shape else 0)
     classifier = {**options, "labels": labels}
     padding = config.fields.get("pad_token_id")
     # A number that is no token stands for none, as -1 does in older configs.
@@ -78,7 +81,7 @@ def read_score(config: Config, root: Path) -> str:
     path = root / "config_sentence_transformers.json"
     older = config.fields.get("sbert_ce_default_activation_function")
     for named in (
-        Config(read_json(path) if path.is_file() else {}, str(path)),
+        optional_config(path),
         config.section("sentence_transformers"),
         Config({"activation_fn": older}, config.where),
     ):

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from packhorse_weights.errors import CheckpointError
+from packhorse_weights.files import optional_json, read_json
 
-_MAX_SIZE = (1 << 31) - 1
+# The greatest value of a whole number that has no other limit. Lists and tables of as many entries,
+# which are made before a tensor is looked at, take some tens of megabytes.
+MOST = 1 << 20
+MOST_LAYERS = 4096
+MOST_TOKENS = (1 << 31) - 1  # of numbers of tokens, for which no lists or tables are made
+_LARGEST, _SMALLEST = 1e12, 1e-12  # of numbers that others are divided by
 
 
 class Config:
@@ -34,12 +41,20 @@ class Config:
             raise CheckpointError(f"{self.where}: {name}: expected an object, found {value!r:.80}")
         return Config(value or {}, f"{self.where}: {name}")
 
-    def integer(
-        self, name: str, default: int | None = None, low: int = 1, high: int = _MAX_SIZE
-    ) -> int:
+    def sections(self, name: str) -> list[Config]:
+        """A field whose value is a list of objects."""
         value = self.fields.get(name)
-        if value is None and default is not None:
-            return default
+        if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
+            raise CheckpointError(
+                f"{self.where}: {name}: expected a list of objects, found {value!r:.80}"
+            )
+        return [Config(one, f"{self.where}: {name}[{i}]") for i, one in enumerate(value)]
+
+    def integer(self, name: str, default: int | None = None, low: int = 1, high: int = MOST) -> int:
+        """A whole number. `default`, which is checked too, counts where there is none."""
+        value: Any = self.fields.get(name)
+        if value is None:
+            value = default
         if type(value) is not int or not low <= value <= high:
             found = "nothing" if value is None else f"{value!r:.80}"
             raise CheckpointError(
@@ -47,15 +62,45 @@ class Config:
             )
         return value
 
-    def number(self, name: str, default: float, high: float = 1) -> float:
+    def tokens(
+        self, name: str, default: int | None = None, low: int = 1, high: int = MOST_TOKENS
+    ) -> int:
+        """The id of a token, or a number of tokens: `integer` where nothing is made of as many."""
+        return self.integer(name, default, low, high)
+
+    def number(self, name: str, default: float, high: float = 1, low: float = 0) -> float:
         value = self.fields.get(name)
         if value is None:
             return default
-        if type(value) not in (int, float) or not 0 <= value <= high:
+        if type(value) not in (int, float) or not low <= value <= high:
             raise CheckpointError(
-                f"{self.where}: {name}: expected a number from 0 to {high}, found {value!r:.80}"
+                f"{self.where}: {name}: expected a number from {low} to {high}, found {value!r:.80}"
             )
         return float(value)
+
+    def positive(self, name: str, default: float | None = None) -> float:
+        """A number that others may be divided by."""
+        value: Any = self.fields.get(name)
+        if value is None:
+            value = default
+        if type(value) not in (int, float) or not _SMALLEST <= value <= _LARGEST:
+            found = "nothing" if value is None else f"{value!r:.80}"
+            raise CheckpointError(
+                f"{self.where}: {name}: expected a number from {_SMALLEST:g} to {_LARGEST:g}, "
+                f"found {found}"
+            )
+        return float(value)
+
+    def texts(self, name: str, default: Sequence[str] = ()) -> list[str]:
+        """A list of texts."""
+        value = self.fields.get(name)
+        if value is None:
+            return list(default)
+        if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+            raise CheckpointError(
+                f"{self.where}: {name}: expected a list of texts, found {value!r:.80}"
+            )
+        return value
 
     def boolean(self, name: str, default: bool) -> bool:
         value = self.fields.get(name)
@@ -82,6 +127,16 @@ class Config:
         value = self.fields.get(name)
         if value not in (None, False, *harmless):
             raise CheckpointError(f"{self.where}: {name} = {value!r:.80} is not supported")
+
+
+def read_config(path: Path) -> Config:
+    """The fields of a file that must be there."""
+    return Config(read_json(path), str(path))
+
+
+def optional_config(path: Path) -> Config:
+    """The fields of a file; none where it is not there."""
+    return Config(optional_json(path), str(path))
 
 
 def language_part(config: Config) -> Config:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from packhorse_weights.checkpoint import inspect_checkpoint
+from packhorse_weights.config import Config
+from packhorse_weights.dtype_names import dtype_name
 from packhorse_weights.errors import CheckpointError
-from packhorse_weights.files import read_json, refuse_lfs_pointer
+from packhorse_weights.files import has_file, optional_json, read_bytes
 from packhorse_weights.generation_files import generation_config
 from packhorse_weights.gguf_model import open_tokenizer
 from packhorse_weights.hub import find_model
@@ -21,9 +22,11 @@ from packhorse_weights.quantize import QUANTIZED_DTYPES, quantize_tensors
 from packhorse_weights.quantize_groups import GROUP_SIZES, quantize_in_groups
 from packhorse_weights.reranker import Reranker
 from packhorse_weights.safetensors_file import Progress, write_safetensors
+from packhorse_weights.special_tokens import SpecialTokens
 from packhorse_weights.stored import STORED, stored_spec, stored_tensors
 from packhorse_weights.tensor import WEIGHT_DTYPES
 from packhorse_weights.tokenizer_files import build_tokenizer
+from packhorse_weights.tokenizer_settings import chat_tokens
 from packhorse_weights.transformer_module import SETTINGS, settings_file
 
 # All files that are needed to turn text into ids, and the licence of the weights.
@@ -72,21 +75,22 @@ def _copy_text_files(to: Path, root: Path, model: Path) -> None:
         name: folder / name
         for name in _TRAVELLING
         for folder in (root, model)
-        if (folder / name).is_file()
+        if has_file(folder / name)
     }
-    if (settings := settings_file(model)).is_file():
+    if has_file(settings := settings_file(model)):
         files[SETTINGS] = settings
     for name, file in files.items():
-        refuse_lfs_pointer(file)
-        shutil.copyfile(file, to / name)
+        (to / name).write_bytes(read_bytes(file))
     if (found := generation_config(model)) is not None:
         _write_json(to / "generation_config.json", found)
 
 
 def _write_tokenizer(to: Path, folders: tuple[Path, ...]) -> None:
-    """Writes a tokenizer.json for a folder that has an older form of tokenizer. The meaning of that
-    form depends on config.json, which a converted folder does not have."""
+    """Writes a tokenizer.json for a folder that has an older form of tokenizer, and the names of
+    its tokens. The meaning of that form depends on config.json, which a converted folder does not
+    have; what is written here is read without a class that could change it."""
     if (to / "tokenizer.json").is_file():
+        _write_class(to / "tokenizer_config.json", folders[0])
         return
     for folder in folders:
         try:
@@ -96,9 +100,19 @@ def _write_tokenizer(to: Path, folders: tuple[Path, ...]) -> None:
         if built is not None:
             _write_json(to / "tokenizer.json", built.fields)
             path = to / "tokenizer_config.json"
-            settings = read_json(path) if path.is_file() else {}
-            _write_json(path, {"mask_token": built.mask_token, **settings})
+            settings = Config(optional_json(path), str(path))
+            special = SpecialTokens(folder, settings, built.names)
+            fields = {**chat_tokens(special), **settings.fields}
+            _write_json(path, {**fields, "tokenizer_class": "PreTrainedTokenizerFast"})
             return
+
+
+def _write_class(path: Path, model: Path) -> None:
+    """Writes the class that config.json names into tokenizer_config.json, unless that names one."""
+    settings = optional_json(path)
+    named = optional_json(model / "config.json").get("tokenizer_class")
+    if named and not settings.get("tokenizer_class"):
+        _write_json(path, {**settings, "tokenizer_class": named})
 
 
 def _write_parts_of_gguf(to: Path, path: Path) -> None:
@@ -109,7 +123,10 @@ def _write_parts_of_gguf(to: Path, path: Path) -> None:
     except CheckpointError:
         return  # as above
     _write_json(to / "tokenizer.json", found.tokenizer)
-    _write_json(to / "tokenizer_config.json", found.settings)
+    _write_json(
+        to / "tokenizer_config.json",
+        {**found.settings, "tokenizer_class": "PreTrainedTokenizerFast"},
+    )
 
 
 def _write_json(path: Path, fields: Mapping[str, Any]) -> None:
@@ -146,6 +163,7 @@ def convert(
     also where the process is killed, the disk is full or the power fails. An existing folder is
     replaced only with `overwrite`, and only if this function wrote it. Returns `dst`.
     """
+    dtype = None if dtype in (None, "auto") else dtype_name(dtype)
     if dtype not in (None, *WEIGHT_DTYPES, STORED):
         raise CheckpointError(f"dtype {dtype!r} is not one of {', '.join(WEIGHT_DTYPES)}, {STORED}")
     known = ("int4", *QUANTIZED_DTYPES)

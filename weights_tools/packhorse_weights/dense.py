@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from packhorse_weights.config import Config
+from packhorse_weights.config import read_config
 from packhorse_weights.errors import CheckpointError
-from packhorse_weights.files import read_json
+from packhorse_weights.files import has_file
 from packhorse_weights.tensor import Tensor
 from packhorse_weights.weight_files import read_file
 
@@ -52,7 +52,7 @@ def refuse_rest(tensors: dict[str, Tensor], path: Path) -> None:
 
 def read_dense(folder: Path, inputs: str) -> Dense:
     """Reads a Dense module whose input and output are `inputs`."""
-    config = Config(read_json(folder / "config.json"), str(folder / "config.json"))
+    config = read_config(folder / "config.json")
     for name in ("module_input_name", "module_output_name"):
         config.refuse(name, inputs)
     activation = config.choice(
@@ -61,7 +61,7 @@ def read_dense(folder: Path, inputs: str) -> Dense:
     has_residual = config.boolean("use_residual", False)
     for name in ("model.safetensors", "pytorch_model.bin"):
         path = folder / name
-        if path.is_file():
+        if has_file(path):
             tensors = read_file(path)[0]
             layer = take_layer(tensors, "linear.", path)
             size, inputs_size = layer["weight"].shape

@@ -68,19 +68,7 @@ class Float8Tensor(LazyTensor):
         object.__setattr__(self, "scales", per_row)
 
 
-def holds_float8(config: Config) -> bool:
-    """Whether the config says that layers are in e4m3."""
-    fields = config.fields.get("quantization_config")
-    if not isinstance(fields, dict):
-        return False
-    if fields.get("quant_method") == "fp8":
-        return True
-    # Other formats of compressed-tensors hold integers.
-    form = str(fields.get("format", ""))
-    return fields.get("quant_method") == "compressed-tensors" and "float-quantized" in form
-
-
-def _block(config: Config, name: str, shape: tuple[int, ...], scale: Tensor) -> tuple[int, int]:
+def _block(fields: Config, name: str, shape: tuple[int, ...], scale: Tensor) -> tuple[int, int]:
     """Rows and columns that share a scale. Scales are a number, one for each row, or one for each
     block of the size in the config."""
     rows, columns = shape
@@ -88,7 +76,7 @@ def _block(config: Config, name: str, shape: tuple[int, ...], scale: Tensor) -> 
         return rows, columns
     if scale.shape in ((rows,), (rows, 1)):
         return 1, columns
-    size = config.section("quantization_config").fields.get("weight_block_size")
+    size = fields.fields.get("weight_block_size")
     match size:
         case [int(high), int(wide)] if high > 0 and wide > 0:
             if scale.shape == (math.ceil(rows / high), math.ceil(columns / wide)):
@@ -99,8 +87,9 @@ def _block(config: Config, name: str, shape: tuple[int, ...], scale: Tensor) -> 
     )
 
 
-def open_float8_layers(config: Config, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def open_float8_layers(fields: Config, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors of such a folder, with weights in e4m3 and their scales in one (`Float8Tensor`).
+    fields: what the folder says of how it is quantised.
 
     Raises CheckpointError for parts that do not fit together.
     """
@@ -119,7 +108,7 @@ def open_float8_layers(config: Config, tensors: Mapping[str, Tensor]) -> dict[st
                 "not empty, and its scales beside it, .weight_scale or .weight_scale_inv"
             )
         scale = tensors[scale_names[0]]
-        block = _block(config, scale_names[0], tensor.shape, scale)
+        block = _block(fields, scale_names[0], tensor.shape, scale)
         grid = tuple(math.ceil(size / of) for size, of in zip(tensor.shape, block, strict=True))
         scales = np.ascontiguousarray(to_float32(scale)).reshape(grid)
         if not np.isfinite(scales).all():

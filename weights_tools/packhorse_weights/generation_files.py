@@ -9,22 +9,22 @@ from pathlib import Path
 from typing import Any
 
 from packhorse_weights.checkpoint import embeds_by_files, model_folder
-from packhorse_weights.config import Config
+from packhorse_weights.config import Config, language_part, optional_config
 from packhorse_weights.errors import CheckpointError
-from packhorse_weights.files import read_bytes, read_json
+from packhorse_weights.files import files_below, has_file, read_bytes
+from packhorse_weights.generation_settings import older_fields, read_settings
 from packhorse_weights.gguf_model import find_gguf, open_generation
 from packhorse_weights.hub import find_model
 from packhorse_weights.layout import Spec
-
-# Of generation_config.json -> what is right there.
-_NUMBERS = ("temperature", "top_p", "min_p", "repetition_penalty", "length_penalty")
-_INTEGERS = ("max_new_tokens", "top_k", "num_beams")
-_SPECIAL = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+from packhorse_weights.special_tokens import SpecialTokens
+from packhorse_weights.tokenizer_files import find_settings
+from packhorse_weights.tokenizer_settings import chat_tokens
+from packhorse_weights.vocabulary import why_no_lm_head
 
 
 @dataclass(frozen=True)
 class GenerationFiles:
-    """eos_ids: tokens that end a text. defaults: settings under the names of packhorse.Sampling.
+    """eos_ids: tokens that end a text. defaults: settings, as `read_settings` names them.
     chat_templates: by name, Jinja; the usual one is "default". special_tokens: texts by the names
     that chat templates give them, such as "bos_token"."""
 
@@ -61,10 +61,8 @@ def generates(
         reason = "reranker, pooling, normalize and max_predictions are for other sessions"
     elif not isinstance(heads, dict) or "lm" not in heads:
         reason = "it has no head of a causal language model"
-        if embeds_by_files(find_model(path, revision)):
-            reason += (
-                " that is used: its files say how it pools (modules.json, 1_Pooling, pooling_type)"
-            )
+        if kv_tokens is not None:
+            reason += _why_no_head(find_model(path, revision))
     if reason is not None and kv_tokens is not None:
         raise CheckpointError(
             f"kv_tokens is {kv_tokens}, but {path} is not loaded for generation: {reason}"
@@ -72,53 +70,62 @@ def generates(
     return reason is None
 
 
-def read_generation(path: str | PathLike[str], *, revision: str | None = None) -> GenerationFiles:
-    """Of the model at `path`; it and `revision`: as in `inspect_checkpoint`.
+def _why_no_head(path: Path) -> str:
+    if embeds_by_files(path):
+        return " that is used: its files say how it pools (modules.json, 1_Pooling, pooling_type)"
+    root = path if path.is_dir() else path.parent
+    config = language_part(optional_config(model_folder(root) / "config.json"))
+    return f": {why_no_lm_head(config)}" if config.fields else ""
 
-    Raises CheckpointError for what is not usable.
+
+def read_generation(
+    path: str | PathLike[str], *, revision: str | None = None, settings: bool = True
+) -> GenerationFiles:
+    """Of the model at `path`; it and `revision`: as in `inspect_checkpoint`. Without `settings`
+    there are no defaults, and nothing that they ask for is refused.
+
+    Raises CheckpointError for what is not usable or not supported.
     """
     path = find_model(path, revision)
     if (gguf := find_gguf(path)) is not None:
-        return _of_gguf(gguf)
+        return _of_gguf(gguf, settings)
     root = path if path.is_dir() else path.parent
     folder = model_folder(root)
-    where = str(folder / "generation_config.json")
+    file = folder / "generation_config.json"
+    where = str(file if has_file(file) else folder / "config.json")
     generation = Config(generation_config(folder) or {}, where)
-    settings = _optional(folder / "tokenizer_config.json")
+    tokenizer = optional_config(folder / "tokenizer_config.json")
     return GenerationFiles(
         _token_ids(generation, "eos_token_id"),
-        _defaults(generation),
-        _chat_templates(folder, settings),
-        _special_tokens(settings, _optional(folder / "special_tokens_map.json")),
+        read_settings(generation) if settings else {},
+        _chat_templates(folder, tokenizer),
+        _special_tokens(folder),
     )
 
 
 def generation_config(path: Path) -> dict[str, Any] | None:
-    """Returns generation_config.json of a model folder, with the tokens that end a text from
-    config.json if it does not name any itself, or what a GGUF file says in place of both. None if
-    a folder says nothing."""
+    """Returns generation_config.json of a model folder, or in its place the settings that an older
+    config.json has, with the tokens that end a text from config.json if it does not name any
+    itself; or what a GGUF file says in place of both. None if a folder says nothing."""
     if path.is_file():
         return open_generation(path)[0]
     file = path / "generation_config.json"
-    fields = _optional(file).fields
-    ends = _optional(path / "config.json").fields.get("eos_token_id")
+    config = optional_config(path / "config.json").fields
+    fields = optional_config(file).fields if has_file(file) else older_fields(config)
+    ends = config.get("eos_token_id")
     found = {**fields, "eos_token_id": fields.get("eos_token_id", ends)}
-    return found if file.is_file() or ends is not None else None
+    return found if has_file(file) or fields or ends is not None else None
 
 
-def _of_gguf(path: Path) -> GenerationFiles:
+def _of_gguf(path: Path, settings: bool) -> GenerationFiles:
     where = str(path)
-    generation, settings = (Config(fields, where) for fields in open_generation(path))
+    generation, tokenizer = (Config(fields, where) for fields in open_generation(path))
     return GenerationFiles(
         _token_ids(generation, "eos_token_id"),
-        _defaults(generation),
-        _named_templates(settings),
-        _special_tokens(settings, Config({}, where)),
+        read_settings(generation) if settings else {},
+        _named_templates(tokenizer),
+        {name: text for name, text in tokenizer.fields.items() if name.endswith("_token")},
     )
-
-
-def _optional(path: Path) -> Config:
-    return Config(read_json(path) if path.is_file() else {}, str(path))
 
 
 def _token_ids(config: Config, name: str) -> tuple[int, ...]:
@@ -130,24 +137,6 @@ def _token_ids(config: Config, name: str) -> tuple[int, ...]:
                 f"{config.where}: {name} is {value!r:.80}, expected a token id or a list of them"
             )
     return tuple(found)
-
-
-def _defaults(config: Config) -> dict[str, Any]:
-    """As transformers reads them: without do_sample the most probable tokens are taken, whatever
-    else the file has."""
-    found: dict[str, Any] = {}
-    for name in _NUMBERS:
-        if config.fields.get(name) is not None:
-            found[name] = config.number(name, 1.0, high=1e6)
-    for name in _INTEGERS:
-        if config.fields.get(name) is not None:
-            found[name] = config.integer(name, low=0)
-    if not config.boolean("do_sample", False):
-        for name in ("temperature", "top_k", "top_p", "min_p"):
-            found.pop(name, None)
-    else:
-        found.setdefault("temperature", 1.0)
-    return found
 
 
 def _named_templates(settings: Config) -> dict[str, str]:
@@ -171,15 +160,16 @@ def _named_templates(settings: Config) -> dict[str, str]:
 
 
 def _chat_templates(folder: Path, settings: Config) -> dict[str, str]:
-    """Files of their own come before tokenizer_config.json, as in transformers."""
-    found = _named_templates(settings)
-    if (folder / "chat_template.json").is_file():
-        file = _optional(folder / "chat_template.json")
-        if isinstance(text := file.fields.get("chat_template"), str):
-            found["default"] = text
+    """Reads files of their own, which come in place of what tokenizer_config.json has, as in
+    transformers."""
     files = {"default": folder / "chat_template.jinja"}
-    files |= {path.stem: path for path in folder.glob("additional_chat_templates/*.jinja")}
-    return found | {name: _text(path) for name, path in files.items() if path.is_file()}
+    additional = files_below(folder, "additional_chat_templates/*.jinja")
+    files |= {path.stem: path for path in additional}
+    if found := {name: _text(path) for name, path in files.items() if has_file(path)}:
+        return found
+    found = _named_templates(settings)
+    older = optional_config(folder / "chat_template.json").fields.get("chat_template")
+    return found | ({"default": older} if isinstance(older, str) else {})
 
 
 def _text(path: Path) -> str:
@@ -189,14 +179,7 @@ def _text(path: Path) -> str:
         raise CheckpointError(f"{path}: not UTF-8: {error}") from None
 
 
-def _special_tokens(settings: Config, older: Config) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for kind in _SPECIAL:
-        name = f"{kind}_token"
-        for config in (settings, older):
-            value = config.fields.get(name)
-            text = value.get("content") if isinstance(value, dict) else value
-            if isinstance(text, str):
-                found[name] = text
-                break
-    return found
+def _special_tokens(folder: Path) -> dict[str, Any]:
+    """The tokens that the files of a tokenizer name, or its class."""
+    file = find_settings(folder, folder, None)
+    return chat_tokens(SpecialTokens(folder, file.settings, file.names))

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from packhorse_weights.config import Config
+from packhorse_weights.config import MOST_LAYERS, Config
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.gguf_file import GgufFile
 from packhorse_weights.gguf_metadata import Fields, Metadata
@@ -27,18 +27,18 @@ def _sizes(data: Metadata) -> Fields:
     embedding = data.file.tensors.get("token_embd.weight")
     if embedding is None or len(embedding.shape) != 2:
         raise CheckpointError(f"{data.file.path}: no matrix token_embd.weight")
-    if data.fields.get("expert_count"):
+    if data.integer("expert_count", default=0, low=0):
         raise CheckpointError(f"{data.where}: mixtures of experts are not supported")
     hidden, heads = data.integer("embedding_length"), data.integer("attention.head_count")
     data.fields.get("vocab_size")  # the table itself counts
     return {
         "vocab_size": embedding.shape[0],
         "hidden_size": hidden,
-        "num_hidden_layers": data.integer("block_count"),
+        "num_hidden_layers": data.integer("block_count", high=MOST_LAYERS),
         "num_attention_heads": heads,
         "num_key_value_heads": data.integer("attention.head_count_kv", default=heads),
         "intermediate_size": data.integer("feed_forward_length"),
-        "max_position_embeddings": data.integer("context_length"),
+        "max_position_embeddings": data.tokens("context_length"),
         "tie_word_embeddings": not data.has("output.weight"),
         **({} if data.boolean("attention.causal", True) else {"is_causal": False}),
     }
@@ -83,8 +83,8 @@ def _qwen(data: Metadata) -> Fields:
 
 def _phi3(data: Metadata) -> Fields:
     fields = _decoder(data)
-    window = data.integer("attention.sliding_window", default=0, low=0)
-    trained = data.integer(
+    window = data.tokens("attention.sliding_window", default=0, low=0)
+    trained = data.tokens(
         "rope.scaling.original_context_length", default=fields["max_position_embeddings"]
     )
     return {
@@ -112,7 +112,7 @@ def _gemma(data: Metadata, period: int) -> Fields:
         **fields,
         "hidden_activation": "gelu_pytorch_tanh",
         "query_pre_attn_scalar": scalar,
-        "sliding_window": data.integer("attention.sliding_window"),
+        "sliding_window": data.tokens("attention.sliding_window"),
         "layer_types": ["sliding_attention" if one else "full_attention" for one in local],
         "attn_logit_softcapping": data.decimal("attn_logit_softcapping", 0.0) or None,
         "final_logit_softcapping": data.decimal("final_logit_softcapping", 0.0) or None,
@@ -186,12 +186,12 @@ _POOLINGS = {1: "mean", 2: "cls", 3: "last"}
 def read_architecture(file: GgufFile) -> str:
     """Returns general.architecture. Raises CheckpointError for one that is not supported."""
     found = file.metadata.get("general.architecture")
-    if found not in _ARCHITECTURES:
+    if not isinstance(found, str) or found not in _ARCHITECTURES:
         raise CheckpointError(
             f"{file.path}: general.architecture {found!r:.80} is not supported; supported: "
             f"{', '.join(_ARCHITECTURES)}"
         )
-    return str(found)
+    return found
 
 
 def read_config(file: GgufFile) -> tuple[Fields, str | None]:
@@ -199,6 +199,8 @@ def read_config(file: GgufFile) -> tuple[Fields, str | None]:
 
     Raises CheckpointError for an architecture, a key or a value that cannot be said there.
     """
+    if (kind := file.metadata.get("general.type")) != "model" and isinstance(kind, str):
+        raise CheckpointError(f"{file.path}: general.type is {kind!r:.80}, expected a model")
     architecture = read_architecture(file)
     data = Metadata(file, architecture)
     model_type, class_name, read = _ARCHITECTURES[architecture]
@@ -213,5 +215,5 @@ def read_config(file: GgufFile) -> tuple[Fields, str | None]:
     tokens = Config(file.metadata, str(file.path))
     for name, key in _TOKEN_IDS.items():
         if file.metadata.get(key) is not None:
-            fields[name] = tokens.integer(key, low=0)
+            fields[name] = tokens.tokens(key, low=0)
     return fields, _POOLINGS.get(pooling)

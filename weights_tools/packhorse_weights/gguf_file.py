@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,7 +70,7 @@ class StoredTensor(NamedTuple):
     blocks: NDArray[np.uint8]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class GgufFile:
     """What a file holds. `metadata` maps a key to a bool, int, float or str. An array is a list if
     its elements are texts or arrays, and a NumPy array if they are numbers or bools."""
@@ -281,12 +282,26 @@ def _serve(reader: _Reader, tensors: dict[str, _Description], data: int) -> Iter
         yield name, StoredTensor(tensor.shape, tensor.kind, blocks)
 
 
+_opened: WeakValueDictionary[tuple[int, int, int, int], GgufFile] = WeakValueDictionary()
+
+
 def read_gguf(path: Path) -> GgufFile:
     """The metadata of a file, and its tensors as views of it. All is checked before any is served.
+    While the result of an earlier call is held by somebody, and the file has not changed, that is
+    what is returned: loading a model asks for its file in several places.
 
     Raises CheckpointError on anything that the format does not allow, for types of tensors that are
     not supported, and for files that come in parts.
     """
+    found = path.stat()
+    key = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+    opened = _opened.get(key)
+    if opened is None:
+        opened = _opened[key] = _read(path)
+    return opened
+
+
+def _read(path: Path) -> GgufFile:
     reader = _Reader(path)
     version = _check_version(reader)
     num_tensors, num_entries = reader.u64("number of tensors"), reader.u64("number of entries")
@@ -298,7 +313,7 @@ def read_gguf(path: Path) -> GgufFile:
         )
     metadata = _read_metadata(reader, num_entries)
     parts = metadata.get("split.count", 0)
-    if parts not in (0, 1):
+    if type(parts) is not int or parts not in (0, 1):
         raise reader.fail(
             f"is one of {parts!r:.20} parts; join them: llama-gguf-split --merge FIRST_PART WHOLE"
         )

@@ -21,6 +21,11 @@ _HIGH = 1e12
 _HARMLESS = ("rope.scaling.finetuned", "tensor_data_layout", "embedding_length_out")
 
 
+def shortest(value: float) -> float:
+    """The shortest decimal that is this float32: 1e-05, not 9.9999997e-06."""
+    return float(str(np.float32(value)))
+
+
 class _Noting(dict[str, Any]):
     """A dict that keeps in mind which keys somebody asked for."""
 
@@ -51,11 +56,10 @@ class Metadata(Config):
         return tensor in self.file.tensors
 
     def decimal(self, name: str, default: float | None = None) -> float:
-        """Returns the shortest decimal that is this float32: 1e-05, not 9.9999997e-06."""
+        """A number that the file holds in float32."""
         if default is None and self.fields.get(name) is None:
             raise CheckpointError(f"{self.where}: {name}: expected a number, found nothing")
-        value = self.number(name, 0.0 if default is None else default, _HIGH)
-        return float(str(np.float32(value)))
+        return shortest(self.number(name, 0.0 if default is None else default, _HIGH))
 
     def factors(self, tensor: str, count: int) -> NDArray[np.float32] | None:
         """Returns what each frequency is divided by, or None if the file has no such tensor."""

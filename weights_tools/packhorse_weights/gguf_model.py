@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
+from packhorse_weights.files import files_below, open_file
 from packhorse_weights.gguf_config import read_config
-from packhorse_weights.gguf_file import MAGIC, read_gguf
+from packhorse_weights.gguf_file import MAGIC, GgufFile, read_gguf
 from packhorse_weights.gguf_names import read_tensors
 from packhorse_weights.gguf_tokenizer import GgufTokenizer, read_tokenizer
 from packhorse_weights.tensor import Tensor
@@ -31,6 +32,7 @@ class GgufModel(NamedTuple):
     config: dict[str, Any]
     tensors: dict[str, Tensor]
     pooling: str | None
+    file: GgufFile
 
 
 def find_gguf(path: Path) -> Path | None:
@@ -39,11 +41,11 @@ def find_gguf(path: Path) -> Path | None:
     if path.is_file():
         if path.suffix.lower() == ".gguf":
             return path
-        with path.open("rb") as file:
+        with open_file(path) as file:
             return path if file.read(len(MAGIC)) == MAGIC else None
     if not path.is_dir() or any((path / name).exists() for name in _CONFIGS):
         return None
-    files = sorted(path.glob("*.gguf"))
+    files = files_below(path, "*.gguf")
     if len(files) > 1:
         names = ", ".join(file.name for file in files[:8])
         raise CheckpointError(f"{path}: {len(files)} GGUF files ({names}); name one of them")
@@ -54,7 +56,7 @@ def open_gguf(path: Path) -> GgufModel:
     """Opens a model. Raises CheckpointError if the file is not valid or the model not supported."""
     file = read_gguf(path)
     config, pooling = read_config(file)
-    return GgufModel(config, read_tensors(file, config), pooling)
+    return GgufModel(config, read_tensors(file, config), pooling, file)
 
 
 def open_tokenizer(path: Path) -> GgufTokenizer:
@@ -77,7 +79,7 @@ def open_generation(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     for name, theirs in (("bos", "bos"), ("pad", "padding")):
         key = f"tokenizer.ggml.{theirs}_token_id"
         if file.metadata.get(key) is not None:
-            found[f"{name}_token_id"] = config.integer(key, low=0)
+            found[f"{name}_token_id"] = config.tokens(key, low=0)
     tokenizer = read_tokenizer(file)
     if tokenizer is not None and tokenizer.stop_ids:
         found["eos_token_id"] = tokenizer.stop_ids
@@ -85,7 +87,7 @@ def open_generation(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         if file.metadata.get(f"general.sampling.{theirs}") is not None:
             found[name] = config.number(f"general.sampling.{theirs}", 0.0, high=1e6)
     if file.metadata.get("general.sampling.top_k") is not None:
-        found["top_k"] = config.integer("general.sampling.top_k", low=0)
+        found["top_k"] = config.tokens("general.sampling.top_k", low=0)
     if found.get("temperature"):
         found["do_sample"] = True
     return found, tokenizer.settings if tokenizer is not None else {}

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse_weights.errors import CheckpointError
-from packhorse_weights.gguf_metadata import Fields, Metadata
+from packhorse_weights.gguf_metadata import Fields, Metadata, shortest
 
 _LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
 _LLAMA3_CONTEXT = 8192
@@ -38,7 +38,7 @@ def _scaling(data: Metadata, fields: Fields, theta: float, rotated: int) -> Fiel
     linear = data.decimal("rope.scale_linear", 1.0)
     kind = data.choice("rope.scaling.type", kinds, "linear" if linear != 1 else "none")
     factor = data.decimal("rope.scaling.factor", linear) or 1.0
-    trained = data.integer(
+    trained = data.tokens(
         "rope.scaling.original_context_length", default=fields["max_position_embeddings"]
     )
     attention = data.decimal("rope.scaling.attn_factor", 1.0)
@@ -86,7 +86,7 @@ def read_rope(data: Metadata, fields: Fields, head_dim: int, theta: float = 1000
     `fields` are those of config.json so far, and `theta` is what counts without a key. Raises
     CheckpointError for a scaling that is not supported.
     """
-    theta = data.decimal("rope.freq_base", theta)
+    theta = shortest(data.positive("rope.freq_base", theta))
     rotated = data.integer("rope.dimension_count", default=head_dim)
     if rotated > head_dim or rotated % 2:
         raise CheckpointError(

@@ -6,17 +6,18 @@ both, tokens of the kinds unknown, control and user-defined are found in a text 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from packhorse_weights.added_token import AddedToken
 from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.gguf_file import GgufFile
 from packhorse_weights.gguf_pretokenizers import PRE_TOKENIZERS
-from packhorse_weights.special_tokens import AddedToken
 from packhorse_weights.tokenizer_parts import (
     SPACE,
     A,
@@ -24,7 +25,9 @@ from packhorse_weights.tokenizer_parts import (
     Part,
     Place,
     bpe,
+    byte_level,
     merges_of_scores,
+    pieces_decoder,
     replace,
     sequence,
     template,
@@ -36,18 +39,43 @@ _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(1, 7)
 _MAX_TOKENS = 1 << 21
 _MAX_TOKEN = 512  # characters of a token that merges may make
 _KEYS = "tokenizer.ggml."
-# Control tokens that end an answer, whatever the file calls eos: few files name more than one.
+_TEMPLATE = "tokenizer.chat_template"
+# A part of an answer ends with this token, where the vocabulary has either of the sets below.
+_END = "<|end|>"
+_HARMONY_ENDS = ("<|return|>", "<|call|>")
+_SOLAR_ENDS = ("<|calls|>", "<|flush|>")
+# Tokens that end an answer, whatever the file calls eos: few files name more than one. These, like
+# those of _FILL_IN, are control tokens whatever type they have in the file. Source: llama.cpp.
 _ENDS = (
     "<|endoftext|>",
     "<|end_of_text|>",
     "<|eot_id|>",
     "<|eom_id|>",
     "<|im_end|>",
-    "<|end|>",
+    _END,
+    *_HARMONY_ENDS,
+    *_SOLAR_ENDS,
     "<end_of_turn>",
+    "<turn|>",
+    "<end_of_utterance>",
     "<\uff5cend\u2581of\u2581sentence\uff5c>",
+    "<EOT>",
+    "_<EOT>",
+    "[EOT]",
+    "[EOS]",
+    "<eos>",
     "</s>",
 )
+# Tokens around code that is to be filled in, by the key that names them otherwise.
+_FILL_IN: Mapping[str, tuple[str, ...]] = {
+    "fim_pre": ("<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", "<PRE>", "<|code_prefix|>"),
+    "fim_suf": ("<|fim_suffix|>", "<fim-suffix>", "<fim_suffix>", "<SUF>", "<|code_suffix|>"),
+    "fim_mid": ("<|fim_middle|>", "<fim-middle>", "<fim_middle>", "<MID>", "<|code_middle|>"),
+    "fim_pad": ("<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]"),
+    "fim_rep": ("<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"),
+    "fim_sep": ("<|file_sep|>",),
+}
+_FILL_IN_ENDS = ("fim_pad", "fim_rep", "fim_sep")  # those that end an answer
 # Tokens of Phi-3 that leave the white space behind them alone.
 _KEEP_SPACE = ("<s>", "<unk>", "<|endoftext|>")
 
@@ -85,6 +113,27 @@ class _Vocabulary:
                 )
         # Of tokens with the same text the last counts, as in llama.cpp.
         self.ids = {token: i for i, token in enumerate(self.tokens)}
+        self.stop_ids = self._find_stop_ids()
+        fill_in = (self._find_fill_in(name) for name in _FILL_IN)
+        for number in (*self.stop_ids, *(number for some in fill_in for number in some)):
+            self.kinds[number] = _CONTROL
+
+    def _find_stop_ids(self) -> list[int]:
+        """Finds the tokens that end an answer: those that the file names, and others by their
+        text."""
+        known = set(_ENDS) & self.ids.keys()
+        if any(known.issuperset(ends) for ends in (_HARMONY_ENDS, _SOLAR_ENDS)):
+            known.discard(_END)
+        named = [self.token_id(name) for name in ("eos", "eot", "eom")]
+        found = {number for number in named if number is not None}
+        found.update(self.ids[token] for token in known)
+        return sorted(found.union(*(self._find_fill_in(name) for name in _FILL_IN_ENDS)))
+
+    def _find_fill_in(self, name: str) -> list[int]:
+        """Finds the token of _FILL_IN that the file names, or else those by their text."""
+        number = self.token_id(name)
+        known = [self.ids[token] for token in _FILL_IN[name] if token in self.ids]
+        return known if number is None else [number]
 
     def array(self, name: str, count: int | None, numeric: bool = False) -> Any:
         """Returns the array of a key. An array of numbers may be absent, and is None then."""
@@ -109,9 +158,10 @@ class _Vocabulary:
     def token_id(self, name: str) -> int | None:
         """Returns the id of the token for "bos", "eos", ..., or None if there is none."""
         key = f"{_KEYS}{name}_token_id"
-        if self.metadata.get(key) in (None, -1, 0xFFFFFFFF):
+        found = self.metadata.get(key)
+        if found is None or (type(found) is int and found in (-1, 0xFFFFFFFF)):
             return None
-        return self._config.integer(key, low=0, high=len(self.tokens) - 1)
+        return self._config.tokens(key, low=0, high=len(self.tokens) - 1)
 
     def flag(self, name: str, default: bool) -> bool:
         return self._config.boolean(_KEYS + name, default)
@@ -183,12 +233,7 @@ def _byte_level_bpe(vocabulary: _Vocabulary) -> Part:
         post_processor=vocabulary.ends(
             vocabulary.flag("add_bos_token", pre.add_bos), vocabulary.flag("add_eos_token", False)
         ),
-        decoder={
-            "type": "ByteLevel",
-            "add_prefix_space": True,
-            "trim_offsets": True,
-            "use_regex": True,
-        },
+        decoder=byte_level(True),
     )
 
 
@@ -207,7 +252,6 @@ def _scored_pieces(vocabulary: _Vocabulary) -> Part:
         unknown = vocabulary.kinds.index(_UNKNOWN)
     prefix = vocabulary.flag("add_space_prefix", True)
     first = [{"type": "Prepend", "prepend": SPACE}] if prefix else []
-    strip = [{"type": "Strip", "content": " ", "start": 1, "stop": 0}] if prefix else []
     return whole(
         bpe(
             vocabulary.ids,
@@ -222,21 +266,22 @@ def _scored_pieces(vocabulary: _Vocabulary) -> Part:
         post_processor=vocabulary.ends(
             vocabulary.flag("add_bos_token", True), vocabulary.flag("add_eos_token", False)
         ),
-        decoder=sequence(
-            "decoders",
-            [replace(SPACE, " "), {"type": "ByteFallback"}, {"type": "Fuse"}, *strip],
-        ),
+        decoder=pieces_decoder(prefix),
     )
 
 
-def _stop_ids(vocabulary: _Vocabulary) -> list[int]:
-    named = [vocabulary.token_id(name) for name in ("eos", "eot", "eom")]
-    known = [
-        vocabulary.ids[token]
-        for token in _ENDS
-        if token in vocabulary.ids and vocabulary.kinds[vocabulary.ids[token]] == _CONTROL
-    ]
-    return sorted({number for number in (*named, *known) if number is not None})
+def _chat_template(vocabulary: _Vocabulary) -> str | list[dict[str, str]] | None:
+    """Reads what tokenizer_config.json would say: the one chat template, or several by name."""
+    found: dict[str, str] = {}
+    for key, text in vocabulary.metadata.items():
+        if key != _TEMPLATE and not key.startswith(f"{_TEMPLATE}."):
+            continue
+        if not isinstance(text, str):
+            raise CheckpointError(f"{vocabulary.where}: {key} is no text")
+        found[key.removeprefix(_TEMPLATE).removeprefix(".") or "default"] = text
+    if found.keys() <= {"default"}:
+        return found.get("default")
+    return [{"name": name, "template": text} for name, text in found.items()]
 
 
 def _settings(vocabulary: _Vocabulary, special: Sequence[str]) -> dict[str, Any]:
@@ -244,24 +289,29 @@ def _settings(vocabulary: _Vocabulary, special: Sequence[str]) -> dict[str, Any]
     for key, name in zip(special, ("bos", "eos", "unknown", "padding", "mask"), strict=True):
         if (number := vocabulary.token_id(name)) is not None:
             settings[f"{key}_token"] = vocabulary.tokens[number]
-    chat = vocabulary.metadata.get("tokenizer.chat_template")
-    if chat is not None:
-        if not isinstance(chat, str):
-            raise CheckpointError(f"{vocabulary.where}: tokenizer.chat_template is no text")
-        settings["chat_template"] = chat
+    if (template := _chat_template(vocabulary)) is not None:
+        settings["chat_template"] = template
     return settings
 
 
+_read: WeakKeyDictionary[GgufFile, GgufTokenizer | None] = WeakKeyDictionary()
 _KINDS = {"gpt2": _byte_level_bpe, "llama": _scored_pieces}
 
 
 def read_tokenizer(file: GgufFile) -> GgufTokenizer | None:
-    """Returns the tokenizer, or None if the file has none.
+    """Returns the tokenizer, or None if the file has none. It is made once for each file that is
+    open.
 
     Raises CheckpointError for one that is not supported or does not fit together.
     """
+    if file not in _read:
+        _read[file] = _make_tokenizer(file)
+    return _read[file]
+
+
+def _make_tokenizer(file: GgufFile) -> GgufTokenizer | None:
     kind = file.metadata.get(f"{_KEYS}model")
-    if kind in (None, "none", "no_vocab"):
+    if kind is None or (isinstance(kind, str) and kind in ("none", "no_vocab")):
         return None
     if not isinstance(kind, str) or kind not in _KINDS:
         raise CheckpointError(
@@ -272,5 +322,5 @@ def read_tokenizer(file: GgufFile) -> GgufTokenizer | None:
     return GgufTokenizer(
         _KINDS[kind](vocabulary),
         _settings(vocabulary, ("bos", "eos", "unk", "pad", "mask")),
-        _stop_ids(vocabulary),
+        vocabulary.stop_ids,
     )

@@ -9,6 +9,7 @@ names that the repository is known not to have). Source: the documentation of hu
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import re
 from dataclasses import dataclass, replace
@@ -20,8 +21,23 @@ from packhorse_weights.extras import install_hint
 from packhorse_weights.files import read_bytes
 from packhorse_weights.hub_files import choose_files, has_tokenizer, missing_part
 
+_LOGGER = logging.getLogger("packhorse.hub")
 _PART = r"[A-Za-z0-9_](?:[A-Za-z0-9._-]{0,94}[A-Za-z0-9_])?"
 _NAME = re.compile(rf"(?:{_PART}/)?{_PART}")
+# Repositories of the time before names had an organisation.
+_WITHOUT_ORGANISATION = re.compile(
+    r"albert-(?:base|x{0,2}large)-v[12]|camembert-base|ctrl|distilgpt2|distilroberta-base"
+    r"|bert-(?:base|large)(?:-multilingual|-german|-german-dbmdz)?-(?:un)?cased"
+    r"(?:-whole-word-masking)?(?:-finetuned-(?:squad|mrpc))?|bert-base-chinese"
+    r"|distilbert-base(?:-multilingual|-german)?-(?:un)?cased"
+    r"(?:-distilled-squad|-finetuned-sst-2-english)?|gpt2(?:-medium|-large|-xl)?|openai-gpt"
+    r"|(?:xlm-)?roberta-(?:base|large)(?:-openai-detector|-mnli|-finetuned-conll0[23]-[a-z]+)?"
+    r"|t5-(?:small|base|large|3b|11b)|transfo-xl-wt103|xlm-[cm]lm-[a-z0-9-]+"
+    r"|xlnet-(?:base|large)-cased",
+    re.IGNORECASE,
+)
+# What sentence-transformers puts before other names without one, of encoders and of rerankers.
+_ORGANISATIONS = ("sentence-transformers", "cross-encoder")
 _MODULES = "modules.json"
 _TIMEOUT = 10.0  # in seconds, for a request for the names of files
 _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")  # the first one that is set decides
@@ -81,18 +97,12 @@ class _Entry:
         snapshot = self.folder / "snapshots" / commit
         return snapshot if snapshot.is_dir() else None
 
-    def _longer_name(self) -> str:
-        """For messages: what sentence-transformers means by a name without an organisation."""
-        if "/" in self.name:
-            return ""
-        return f" (sentence-transformers means sentence-transformers/{self.name} by such a name)"
-
     def lacks(self) -> str | None:
         """Says what is missing for a session, or returns None if nothing is."""
         snapshot = self.snapshot()
         if snapshot is None:
             if not self.folder.is_dir():
-                return f"{self.folder} is not there{self._longer_name()}"
+                return f"{self.folder} is not there"
             refs, snapshots = self.folder / "refs", self.folder / "snapshots"
             found = [str(one.relative_to(refs)) for one in refs.rglob("*") if one.is_file()]
             there = [one for one in found if replace(self, revision=one).snapshot() is not None]
@@ -124,6 +134,8 @@ class _Entry:
     def download(self, hub: Any, files: list[str]) -> Path:
         """Downloads those of `files` that are needed and not in the cache, with the progress bar of
         `hub`."""
+        revision = self.revision or "main"
+        _LOGGER.info("downloading %s at %s to %s", self.name, revision, self.cache)
         path = hub.snapshot_download(
             self.name,
             revision=self.revision,
@@ -167,6 +179,17 @@ class _Entry:
         )
 
 
+def _entry_named(name: str, revision: str | None) -> _Entry:
+    """The repository that a name stands for. One without an organisation is of those that never had
+    one, or as sentence-transformers reads it; what the cache has goes first."""
+    cache = cache_folder()
+    if "/" in name or _WITHOUT_ORGANISATION.fullmatch(name):
+        return _Entry(cache, name, revision)
+    longer = [f"{organisation}/{name}" for organisation in _ORGANISATIONS]
+    entries = [_Entry(cache, one, revision) for one in (name, *longer)]
+    return next((one for one in entries if one.folder.is_dir()), entries[1])
+
+
 def _entry_at(path: Path, revision: str | None) -> _Entry | None:
     """The repository whose folder in a cache `path` is, or None for other folders."""
     kind, _, name = path.resolve().name.partition("--")
@@ -202,14 +225,18 @@ def find_model(path_or_name: str | PathLike[str], revision: str | None = None) -
     path_or_name  an existing path, or the folder of a repository in the cache of Hugging Face
                   (models--ORG--NAME). Any other name, such as "org/model", is looked up in that
                   cache; what is not there is downloaded through huggingface_hub, if that is
-                  installed and HF_HUB_OFFLINE is not set
+                  installed and HF_HUB_OFFLINE is not set. "all-MiniLM-L6-v2", and other names that
+                  have no organisation, mean those of sentence-transformers, as there
     revision      a branch, a tag or a whole commit hash; None: the branch main
 
     The cache is used as it is, without asking whether the hub has a newer version. Raises
     FileNotFoundError, saying where the model was looked for and what to run, and ValueError if a
     revision is given for a path that has none.
     """
-    path = Path(path_or_name)
+    name = os.fspath(path_or_name)
+    if name == "":
+        raise FileNotFoundError("'': expected a model's folder, file or name, found an empty one")
+    path = Path(name)
     if path.exists():
         entry = _entry_at(path, revision)
         if entry is not None:
@@ -220,8 +247,6 @@ def find_model(path_or_name: str | PathLike[str], revision: str | None = None) -
                 "a repository or its folder in the Hugging Face cache"
             )
         return path
-    name = os.fspath(path_or_name)
     if not _NAME.fullmatch(name) or "--" in name or ".." in name:
         raise FileNotFoundError(f"{path}: no such file or folder")
-    entry = _Entry(cache_folder(), name, revision)
-    return _find(entry, f"{name}: no such file or folder")
+    return _find(_entry_named(name, revision), f"{name}: no such file or folder")

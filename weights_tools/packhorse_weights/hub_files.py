@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
+from packhorse_weights.adapter import ADAPTER_CONFIG
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.files import read_json
 from packhorse_weights.pooling import read_modules
@@ -88,7 +89,8 @@ def missing_part(folder: Path) -> str | None:
             if module.kind != "Normalize" and not module.path.is_dir():
                 return f"the module {module.path.name}"
         if not any((folder / name).is_file() for name in _CONFIGS):
-            return "config.json"
+            # The reader says that it is an adapter without a model.
+            return None if (folder / ADAPTER_CONFIG).is_file() else "config.json"
         places = [folder, *(module.path for module in modules)]
         return None if any(map(_has_weights, places)) else "weights"
     except CheckpointError:

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from packhorse_weights.config import Config
+from packhorse_weights.config import Config, optional_config, read_config
 from packhorse_weights.dense import read_dense, refuse_rest, take_layer
 from packhorse_weights.errors import CheckpointError
-from packhorse_weights.files import read_json
+from packhorse_weights.files import has_file, read_json
 from packhorse_weights.layout import Spec
 from packhorse_weights.pooling import (
     OF_TRAINING,
@@ -110,7 +110,7 @@ def _read_dense_of_pooled(paths: list[Path], result: Modules) -> None:
 
 
 def _check_normalize(path: Path, inputs: str) -> None:
-    config = Config(read_json(path) if path.is_file() else {}, str(path))
+    config = optional_config(path)
     for name in ("module_input_name", "module_output_name"):
         config.refuse(name, inputs)
 
@@ -123,7 +123,7 @@ def _read_vectors(paths: list[Path], normalize: bool, result: Modules) -> None:
 
 
 def _read_splade(path: Path, result: Modules) -> None:
-    config = Config(read_json(path / "config.json"), str(path / "config.json"))
+    config = read_config(path / "config.json")
     pooling = config.choice("pooling_strategy", {"max": "max", "sum": "sum"}, "max")
     logs = config.choice("activation_function", {"relu": "1", "log1p_relu": "2"}, "relu")
     result.sparse = {
@@ -134,36 +134,37 @@ def _read_splade(path: Path, result: Modules) -> None:
 
 
 def _read_logit_score(path: Path, model: Config, result: Modules) -> None:
-    config = Config(read_json(path / "config.json"), str(path / "config.json"))
+    config = read_config(path / "config.json")
     config.refuse("module_input_name", "causal_logits")
-    most = model.integer("vocab_size") - 1
-    result.answers = [config.integer("true_token_id", low=0, high=most)]
+    most = model.tokens("vocab_size") - 1
+    result.answers = [config.tokens("true_token_id", low=0, high=most)]
     if config.fields.get("false_token_id") is not None:
-        result.answers.append(config.integer("false_token_id", low=0, high=most))
+        result.answers.append(config.tokens("false_token_id", low=0, high=most))
 
 
 def _read_layers(root: Path, folder: Path, result: Modules) -> None:
     """Reads the layers that BGE-M3's checkpoints hold beside the model."""
     for name, ours in (("sparse_linear.pt", "token_weights"), ("colbert_linear.pt", "vectors")):
-        paths = [place / name for place in (root, folder) if (place / name).is_file()]
+        paths = [place / name for place in (root, folder) if has_file(place / name)]
         if paths:
             tensors = read_file(paths[0])[0]
             result.add(ours, name.removesuffix(".pt"), take_layer(tensors, "", paths[0]))
             refuse_rest(tensors, paths[0])
 
 
-def _read_colbert(config: Config, tensors: Mapping[str, Tensor], result: Modules) -> None:
+def _read_colbert(
+    config: Config, tensors: Mapping[str, Tensor], root: Path, result: Modules
+) -> None:
     """Reads the layer that ColBERT's own checkpoints keep among the model's tensors."""
     is_colbert = "colbert" in config.class_name.lower()
     if is_colbert and "linear.weight" in tensors and "vectors" not in result.names:
-        layer = {n: tensors[f"linear.{n}"] for n in ("weight", "bias") if f"linear.{n}" in tensors}
-        result.add("vectors", "linear", layer)
+        result.add("vectors", "linear", take_layer(dict(tensors), "linear.", root))
 
 
 def _routes(path: Path) -> str:
     """The routes of a Router, for a message, or "" if its file names none."""
     files = [path / name for name in ("router_config.json", "config.json")]
-    structure = next((read_json(file).get("structure") for file in files if file.is_file()), None)
+    structure = next((read_json(file).get("structure") for file in files if has_file(file)), None)
     found = structure.items() if isinstance(structure, dict) else ()
     routes = [f"{name}: {', '.join(map(str, p))}" for name, p in found if isinstance(p, list)]
     if not routes:
@@ -241,7 +242,7 @@ def read_parts(
     if orders[0] == "a score":
         _read_logit_score(paths[0], config, result)
     _read_layers(root, folder, result)
-    _read_colbert(config, tensors, result)
+    _read_colbert(config, tensors, root, result)
     for ours, theirs in result.names.items():
         has_bias = f"{theirs}.bias" in result.tensors
         if ours == "vectors" and ours not in result.heads:

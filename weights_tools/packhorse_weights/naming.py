@@ -86,6 +86,11 @@ def map_layers(
     return names
 
 
+def _is_zero_bias(name: str, tensors: Mapping[str, Tensor]) -> bool:
+    """Finds biases of zeros, which tools for quantisation write for layers without one."""
+    return name.endswith(".bias") and not any(block.any() for block in tensors[name].blocks())
+
+
 def map_names(
     family: Architecture,
     prefix: str,
@@ -114,7 +119,10 @@ def map_names(
     unread = [
         name
         for name in sorted(tensors)
-        if name.startswith(encoder) and name not in read and _LAYER.sub(".{i}.", name) not in read
+        if name.startswith(encoder)
+        and name not in read
+        and _LAYER.sub(".{i}.", name) not in read
+        and not (name.removesuffix(".bias") + ".weight" in read and _is_zero_bias(name, tensors))
     ]
     if unread:
         raise CheckpointError(

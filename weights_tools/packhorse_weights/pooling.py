@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from packhorse_weights.config import Config
+from packhorse_weights.config import Config, optional_config, read_config
 from packhorse_weights.errors import CheckpointError
-from packhorse_weights.files import child, read_bytes, read_json
+from packhorse_weights.files import child, has_file, read_bytes
 from packhorse_weights.layout import Spec
 from packhorse_weights.transformer_module import transformer_settings
 
@@ -53,7 +53,7 @@ def read_modules(folder: Path) -> list[Module]:
     """The modules that modules.json lists, in order, without those that only training needs. Empty
     if there is no such file."""
     path = folder / "modules.json"
-    if not path.is_file():
+    if not has_file(path):
         return []
     data = read_bytes(path)
     try:
@@ -74,7 +74,7 @@ def read_modules(folder: Path) -> list[Module]:
 def read_pooling(path: Path) -> Spec:
     """Reads `embedding.pooling` of the spec, and `include_prompt` if it is false, from the config
     of a Pooling module."""
-    config = Config(read_json(path), str(path))
+    config = read_config(path)
     modes = config.fields.get("pooling_mode")
     if modes is None:
         # If no flag is set, sentence-transformers takes the mean.
@@ -153,9 +153,8 @@ def read_max_length(folder: Path, max_seqlen: int) -> int | None:
     """The length to which a tokenizer should truncate, special tokens included, or None if no file
     says so."""
     found: list[object] = [transformer_settings(folder).fields.get("max_seq_length")]
-    tokenizer = folder / "tokenizer_config.json"
-    if tokenizer.is_file():
-        found.append(read_json(tokenizer).get("model_max_length"))
+    tokenizer = optional_config(folder / "tokenizer_config.json")
+    found.append(tokenizer.fields.get("model_max_length"))
     for value in found:
         if type(value) is int and value > 0:
             return min(value, max_seqlen)  # "no limit" is written as a huge number

@@ -120,7 +120,7 @@ def answer_tokens(
     known: the ids that the folder itself gives, if any.
     """
     tokens = [fields["yes"]] if fields["no"] is None else [fields["yes"], fields["no"]]
-    found = [_token_id(token, folder, config.integer("vocab_size")) for token in tokens]
+    found = [_token_id(token, folder, config.tokens("vocab_size")) for token in tokens]
     if known is not None and found != known:
         raise CheckpointError(
             f"{folder}: reranker: the tokens {tokens!r:.80} are {found}, LogitScore has {known}"
@@ -180,7 +180,7 @@ def answer_weight(
             )
         name = f"{prefix}{family.names['embeddings.word']}"
     table = tensors[name]
-    expected = (config.integer("vocab_size"), config.integer("hidden_size"))
+    expected = (config.tokens("vocab_size"), config.integer("hidden_size"))
     if table.shape != expected:
         raise CheckpointError(
             f"{config.where}: tensor {name} has shape {list(table.shape)}, config.json says "

@@ -1,4 +1,10 @@
-"""The special and added tokens of a folder that has no tokenizer.json."""
+"""The special and added tokens that a folder's files name beside its vocabulary.
+
+tokenizer_config.json names them, or in older folders special_tokens_map.json and added_tokens.json
+do. Precedence is that of transformers: where there is an `added_tokens_decoder`, the older files
+are not read and its flags decide; where there is none, special_tokens_map.json comes before
+tokenizer_config.json.
+"""
 
 from __future__ import annotations
 
@@ -8,34 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from packhorse_weights.added_token import AddedToken, read_token, read_tokens
 from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
-from packhorse_weights.files import read_json
+from packhorse_weights.files import has_file, read_json
 
 _ATTRIBUTES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")  # in the order of their ids
-_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
-
-
-@dataclass(frozen=True)
-class AddedToken:
-    """A token that is searched for in a text before anything else is done with it.
-
-    normalized: whether the search is in the text as the normalizer leaves it. lstrip, rstrip:
-    whether white space to its left or right belongs to it. single_word: whether it counts only as a
-    word of its own.
-    """
-
-    content: str
-    single_word: bool = False
-    lstrip: bool = False
-    rstrip: bool = False
-    normalized: bool = False
-    special: bool = True
-
-    def entry(self, token_id: int) -> dict[str, Any]:
-        """The entry for `added_tokens` in a tokenizer.json."""
-        flags = {name: getattr(self, name) for name in _FLAGS}
-        return {"id": token_id, "content": self.content, **flags}
+_LISTS = ("additional_special_tokens", "extra_special_tokens")
 
 
 @dataclass(frozen=True)
@@ -58,55 +43,69 @@ class Names:
     more: tuple[str, ...] = ()
 
 
-def read_token(value: object, where: str) -> AddedToken | None:
-    """Reads a token with flags of its own, which is a JSON object. Returns None for anything
-    else."""
-    if not isinstance(value, dict):
-        return None
-    content = value.get("content")
-    flags = {name: value[name] for name in _FLAGS if name in value}
-    if (
-        not isinstance(content, str)
-        or not content
-        or not all(type(flag) is bool for flag in flags.values())
-    ):
-        raise CheckpointError(f"{where}: the token {value!r:.80} is not usable")
-    special = flags.get("special", False)
-    return AddedToken(content, **{"normalized": not special, "special": special, **flags})
-
-
-def _texts(value: object, where: str) -> list[Any]:
-    if not isinstance(value, list) or not all(isinstance(one, str | dict) for one in value):
-        raise CheckpointError(f"{where}: expected a list of tokens, found {value!r:.80}")
-    return value
-
-
 class SpecialTokens:
-    """The tokens by their purpose, and those that the files add to the vocabulary, in order."""
+    """The tokens by their purpose, and those that the files add to the vocabulary.
+
+    named  by the field that says their purpose, such as "cls_token" or "image_token"
+    more   those that a list names, without a purpose
+    texts  those that chat templates find under `additional_special_tokens`
+    added  those with flags or ids of their own, by ascending id
+    """
 
     def __init__(self, folder: Path, settings: Config, names: Names) -> None:
         self._names = names
-        fields = dict(settings.fields)
         self._where = settings.where
+        fields = dict(settings.fields)
         decoder = settings.section("added_tokens_decoder").fields
-        self.added = self._decoded(decoder)
-        if not self.added:
+        self.has_decoder = "added_tokens_decoder" in fields
+        self.numbered = self._decoded(decoder)
+        if not self.has_decoder:
             fields |= self._older(folder, fields)
-        # If there is an added_tokens_decoder, its flags decide. added_tokens.json has no flags, so
-        # a special token that comes with flags of its own keeps those.
-        known = {token.content: token for token in self.added}
-        self._tokens: dict[str, AddedToken] = {}
-        for name in _ATTRIBUTES:
+        # added_tokens.json has no flags, so a special token that comes with flags of its own keeps
+        # those.
+        known = {token.content: token for _, token in self.numbered}
+        self.named: dict[str, AddedToken] = {}
+        for name in self._purposes(fields):
             token = self._find(name, fields)
             if token is not None:
-                has_flags = isinstance(fields.get(f"{name}_token"), dict) and not decoder
-                self._tokens[name] = token if has_flags else known.get(token.content, token)
-        more = fields.get("additional_special_tokens")
-        for value in _texts(list(names.more) if more is None else more, self._where):
-            token = read_token(value, self._where) or AddedToken(value)
-            self._tokens[f"more {token.content}"] = known.get(token.content, token)
+                has_flags = isinstance(fields.get(name), dict) and not self.has_decoder
+                self.named[name] = token if has_flags else known.get(token.content, token)
+        more: dict[str, AddedToken] = {}
+        for token in self._listed(fields):
+            more.setdefault(token.content, known.get(token.content, token))
+        self.more = list(more.values())
+        additional, extra = (fields.get(name) for name in _LISTS)
+        listed = self.more if extra is None else read_tokens(additional, self._where)
+        self.texts = [token.content for token in listed]
 
-    def _decoded(self, decoder: Mapping[str, Any]) -> list[AddedToken]:
+    @property
+    def added(self) -> list[AddedToken]:
+        return [token for _, token in self.numbered]
+
+    def _purposes(self, fields: Mapping[str, Any]) -> list[str]:
+        """The usual fields, then those of the model alone: others that end in "_token", and those
+        of an object of extra tokens."""
+        extra = fields.get("extra_special_tokens")
+        own = [
+            name
+            for name, value in fields.items()
+            if name.endswith("_token") and isinstance(value, str | dict)
+        ]
+        usual = (f"{name}_token" for name in _ATTRIBUTES)
+        return list(dict.fromkeys((*usual, *own, *(extra if isinstance(extra, dict) else ()))))
+
+    def _listed(self, fields: Mapping[str, Any]) -> list[AddedToken]:
+        lists = [fields.get(name) for name in _LISTS]
+        found = [
+            token
+            for value in lists
+            if not isinstance(value, dict)
+            for token in read_tokens(value, self._where)
+        ]
+        given = any(value is not None for value in lists)
+        return found if given else [AddedToken(text) for text in self._names.more]
+
+    def _decoded(self, decoder: Mapping[str, Any]) -> list[tuple[int, AddedToken]]:
         found: list[tuple[int, AddedToken]] = []
         for number, value in decoder.items():
             token = read_token(value, f"{self._where}: added_tokens_decoder")
@@ -116,28 +115,27 @@ class SpecialTokens:
                     "token"
                 )
             found.append((int(number), token))
-        return [token for _, token in sorted(found, key=lambda one: one[0])]
+        return sorted(found, key=lambda one: one[0])
 
     def _older(self, folder: Path, fields: Mapping[str, Any]) -> dict[str, Any]:
         """Reads the fields of special_tokens_map.json, and the tokens of added_tokens.json into
-        `added`."""
+        `numbered`."""
         path = folder / "special_tokens_map.json"
-        changes = read_json(path) if path.is_file() else {}
+        changes = read_json(path) if has_file(path) else {}
         for name, value in changes.items():
-            if isinstance(value, dict):
+            if name in _LISTS and isinstance(value, list):
+                read_tokens(value, str(path))
+                before = fields.get(name)
+                before = before if isinstance(before, list) else []
+                changes[name] = [*before, *(one for one in value if one not in before)]
+            elif isinstance(value, dict) and name not in _LISTS:
                 changes[name] = {**value, "special": True}
-            if name == "additional_special_tokens":
-                before = _texts(fields.get(name) or [], self._where)
-                changes[name] = [
-                    *before,
-                    *(one for one in _texts(value, str(path)) if one not in before),
-                ]
         path = folder / "added_tokens.json"
-        if path.is_file():
+        if has_file(path):
             special = {**fields, **changes}
             values = [value for name, value in special.items() if name.endswith("_token")]
-            values += _texts(special.get("additional_special_tokens") or [], str(path))
             contents = [one.get("content") if isinstance(one, dict) else one for one in values]
+            contents += [token.content for token in self._listed(special)]
             numbers = read_json(path)
             for text, number in numbers.items():
                 if type(number) is not int or not 0 <= number < 1 << 31:
@@ -147,36 +145,69 @@ class SpecialTokens:
                     )
             for text in sorted(numbers, key=numbers.__getitem__):
                 is_special = text in contents
-                self.added.append(AddedToken(text, normalized=not is_special, special=is_special))
+                token = AddedToken(text, normalized=not is_special, special=is_special)
+                self.numbered.append((numbers[text], token))
         return changes
 
     def _find(self, name: str, fields: Mapping[str, Any]) -> AddedToken | None:
-        value = fields.get(f"{name}_token", getattr(self._names, name))
+        purpose = name.removesuffix("_token")
+        extra = fields.get("extra_special_tokens")
+        value = fields.get(name, getattr(self._names, purpose, None))
+        if isinstance(extra, dict):
+            value = extra.get(name, value)
         if value is None or value == "":
             return None
         token = read_token(value, self._where)
         if token is None:
             if not isinstance(value, str):
-                raise CheckpointError(f"{self._where}: {name}_token is {value!r:.80}, not a token")
-            normalized = name in self._names.normalized
-            lstrip = name == "mask" and self._names.mask_lstrip
+                raise CheckpointError(f"{self._where}: {name} is {value!r:.80}, not a token")
+            normalized = purpose in self._names.normalized
+            lstrip = name == "mask_token" and self._names.mask_lstrip
             token = AddedToken(value, lstrip=lstrip, normalized=normalized)
         return token
 
-    @property
-    def mask(self) -> str | None:
-        return self._tokens["mask"].content if "mask" in self._tokens else None
-
-    def text(self, name: str) -> str:
+    def text(self, purpose: str) -> str:
         """The text of the token for "cls", "sep", ... Raises CheckpointError if there is none."""
-        if name not in self._tokens:
-            raise CheckpointError(f"{self._where}: no {name}_token, which this tokenizer needs")
-        return self._tokens[name].content
+        found = self.find(purpose)
+        if found is None:
+            raise CheckpointError(f"{self._where}: no {purpose}_token, which this tokenizer needs")
+        return found
+
+    def find(self, purpose: str) -> str | None:
+        """The text of the token for "cls", "sep", ..., None if there is none."""
+        token = self.named.get(f"{purpose}_token")
+        return None if token is None else token.content
+
+    def additions(self, own: Mapping[int, AddedToken]) -> list[AddedToken]:
+        """Returns what is added to or changed in the tokenizer of a tokenizer.json, in order.
+
+        own  the tokens that tokenizer.json itself adds, by id. They keep their flags, unless an
+             `added_tokens_decoder` gives others; what serves a purpose is special in any case.
+        """
+        numbered = self.numbered
+        if not self.has_decoder:
+            numbered = sorted({**dict(numbered), **own}.items(), key=lambda one: one[0])
+        purposes = {token.content for token in self.named.values()}
+        found = {
+            token.content: dataclasses.replace(
+                token, special=token.special or token.content in purposes
+            )
+            for _, token in numbered
+        }
+        known = {token.content for token in own.values()} | found.keys()
+        for token in self.named.values():
+            if token.content not in known:
+                found.setdefault(token.content, dataclasses.replace(token, special=True))
+        for token in self.more:
+            if token.content not in known:
+                found.setdefault(token.content, token)
+        unchanged = set(own.values())
+        return [token for token in found.values() if token not in unchanged]
 
     def entries(
         self, vocab: Mapping[str, int], size: int, first: Iterable[AddedToken] = ()
     ) -> list[dict[str, Any]]:
-        """Returns `added_tokens` of a tokenizer.json.
+        """Returns `added_tokens` of a tokenizer.json for a vocabulary that has none.
 
         vocab, size  the model's vocabulary and its size: tokens in it keep their ids, the others
                      get the ids after it
@@ -184,8 +215,9 @@ class SpecialTokens:
         """
         ids: dict[str, int] = {}
         found: dict[str, AddedToken] = {}
-        special = {token.content for token in self._tokens.values()}
-        for token in (*first, *self.added, *self._tokens.values()):
+        tokens = [*self.named.values(), *self.more]
+        special = {token.content for token in tokens}
+        for token in (*first, *self.added, *tokens):
             content = token.content
             if content not in ids:
                 last = max(ids.values(), default=-1)

@@ -10,10 +10,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from packhorse_weights.config import Config
+from packhorse_weights.config import Config, optional_config
 from packhorse_weights.dense import refuse_rest
 from packhorse_weights.errors import CheckpointError
-from packhorse_weights.files import read_json
+from packhorse_weights.files import has_file
 from packhorse_weights.layout import Spec
 from packhorse_weights.pooling import read_modules
 from packhorse_weights.tensor import Tensor, to_float32
@@ -46,8 +46,8 @@ def find_static(root: Path) -> Path | None:
 
 def _model2vec_config(folder: Path) -> Config:
     path = folder / "config.json"
-    fields = read_json(path) if path.is_file() else {}
-    return Config(fields if fields.get("model_type") == "model2vec" else {}, str(path))
+    config = optional_config(path)
+    return config if config.fields.get("model_type") == "model2vec" else Config({}, str(path))
 
 
 def _vector(tensor: Tensor | None, name: str, rows: int | None, path: Path) -> Tensor | None:
@@ -89,9 +89,7 @@ def _longest(folder: Path, config: Config, as_model2vec: bool) -> int:
             return _MAX_LENGTH
         return config.integer("max_length", default=_MODEL2VEC_MAX_LENGTH, high=_MAX_SEQLEN)
     path = folder / "tokenizer.json"
-    if not path.is_file():
-        return _MAX_LENGTH
-    truncation = Config(read_json(path), str(path)).section("truncation")
+    truncation = optional_config(path).section("truncation")
     return truncation.integer("max_length", default=_MAX_LENGTH, high=_MAX_SEQLEN)
 
 
@@ -122,7 +120,7 @@ def read_static(folder: Path, file: Path | None = None) -> Static:
     if is_made:
         table = _make_table(table, mapping, weights, path)
     config = _model2vec_config(folder)
-    alone = not (folder / "modules.json").is_file() and bool(config.fields)
+    alone = not has_file(folder / "modules.json") and bool(config.fields)
     as_model2vec = alone or is_made
     spec = {
         "format": 1,

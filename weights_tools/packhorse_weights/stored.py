@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.grouped import (
     GroupedTensor,
@@ -22,6 +23,7 @@ from packhorse_weights.tensor import LazyTensor, Tensor
 # What `dtype` is called that keeps them.
 STORED = "stored"
 DECODER = "lm.decoder"
+TABLE = "embeddings.word"
 # What stands for `.weight` in the name of the order of a matrix's input features.
 INPUT_ORDER = ".input_order"
 # The heads of a layer's output are padded to a multiple of this in the runtime, which groups of
@@ -60,7 +62,7 @@ def _take_one_input(layers: Mapping[str, GroupedTensor]) -> bool:
 
 
 def _find(spec: Spec, tensors: Mapping[str, Tensor]) -> dict[str, tuple[str, GroupedTensor]]:
-    """{layer that stays quantised: (its tensor or the one of several layers, the matrix)}"""
+    """{weight that stays quantised: (its tensor or the one of several layers, the matrix)}"""
     found: dict[str, tuple[str, GroupedTensor]] = {}
     for name, tensor in tensors.items():
         matrix = _matrix(tensor)
@@ -78,11 +80,12 @@ def _find(spec: Spec, tensors: Mapping[str, Tensor]) -> dict[str, tuple[str, Gro
                 continue
             if _take_one_input({name: found[name][1] for name in names}):
                 kept.update((name, found[name]) for name in names)
-    if "lm" in spec.get("heads", {}):
-        # A decoder without a tensor of its own is tied to the table.
-        names = [name for name in (f"{DECODER}.weight", "embeddings.word") if name in tensors]
-        if names and (matrix := _matrix(tensors[names[0]])) is not None:
-            kept[DECODER] = (names[0], matrix)
+    for name in (f"{DECODER}.weight", TABLE):  # a decoder that is tied to the table has no tensor
+        if name in tensors and (matrix := _matrix(tensors[name])) is not None:
+            kept[name.removesuffix(".weight")] = (name, matrix)
+    # Rows of a table are read in the order of their columns.
+    if TABLE in kept and kept[TABLE][1].input_order is not None:
+        del kept[TABLE]
     return kept
 
 
@@ -104,16 +107,13 @@ def stored_spec(spec: Spec, tensors: Mapping[str, Tensor]) -> Spec | None:
 
 
 def stored_tensors(spec: Spec, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of a model as `stored_spec` says. A matrix that is also a table of embeddings is
-    there twice, since the table is read as floats."""
+    """The tensors of a model as `stored_spec` says."""
     result = dict(tensors)
-    for layer, (name, matrix) in _find(spec, tensors).items():
-        if layer == DECODER:
-            base = DECODER
-        else:
-            result.pop(name, None)
-            base = name.removesuffix(TRANSPOSED).removesuffix(".weight")
-        result[f"{base}.weight"] = packed_tensor(matrix, f"{base}.weight")
+    for name, matrix in _find(spec, tensors).values():
+        result.pop(name, None)
+        base = name.removesuffix(TRANSPOSED).removesuffix(".weight")
+        packed = TABLE if base == TABLE else f"{base}.weight"
+        result[packed] = packed_tensor(matrix, packed)
         if matrix.input_order is not None:
             result[base + INPUT_ORDER] = Tensor(matrix.input_order, "int32")
     return result
@@ -133,29 +133,22 @@ def read_stored(
     with `GroupedTensor`s for these. Raises CheckpointError where the two do not fit."""
     if "quantized" not in spec:
         return spec, dict(tensors)
-    try:
-        return _read_stored(spec, tensors, where)
-    except (TypeError, ValueError, LookupError, AttributeError, ZeroDivisionError) as error:
-        if isinstance(error, CheckpointError):
-            raise
-        raise CheckpointError(
-            f"{where}: packhorse.json: quantized: expected a list of objects with bits, group, "
-            "minima and layers, perhaps input_order, and the sizes of these layers"
-        ) from error
-
-
-def _read_stored(
-    spec: Spec, tensors: Mapping[str, Tensor], where: str
-) -> tuple[Spec, dict[str, Tensor]]:
+    config = Config(spec, f"{where}: packhorse.json")
+    _check_sizes(config)
     forms: dict[str, GroupFormat] = {}
     ordered: set[str] = set()
-    for entry in spec["quantized"]:
-        form = GroupFormat(int(entry["bits"]), int(entry["group"]), bool(entry["minima"]))
-        if form.bits not in (4, 8) or form.size < 1:
-            raise ValueError
-        forms |= dict.fromkeys(map(str, entry["layers"]), form)
-        if entry.get("input_order", False):
-            ordered |= set(map(str, entry["layers"]))
+    for entry in config.sections("quantized"):
+        form = GroupFormat(
+            entry.integer("bits", low=4, high=8),
+            entry.integer("group"),
+            entry.boolean("minima", False),
+        )
+        if form.bits not in (4, 8):
+            raise CheckpointError(f"{entry.where}: bits: expected 4 or 8, found {form.bits}")
+        layers = entry.texts("layers")
+        forms |= dict.fromkeys(layers, form)
+        if entry.boolean("input_order", False):
+            ordered |= set(layers)
     found = dict(tensors)
     for name, tensor in tensors.items():
         layer = name.removesuffix(".weight")
@@ -179,6 +172,16 @@ def _read_stored(
     return {field: value for field, value in spec.items() if field != "quantized"}, found
 
 
+def _check_sizes(config: Config) -> None:
+    """Checks what is read of the spec of a converted folder here; the runtime checks all of it."""
+    hidden, heads = config.integer("hidden_size"), config.integer("num_heads")
+    config.integer("head_dim", default=max(hidden // heads, 1))
+    config.integer("embedding_size", default=hidden)
+    config.integer("intermediate_size")
+    config.section("ffn").choice("kind", {"plain": "", "gated": "", "mixture": ""}, "")
+    config.section("heads")
+
+
 def _read_order(tensor: Tensor | None, layer: str, columns: int, where: str) -> Order:
     if tensor is None or (tensor.dtype, tensor.shape) != ("int32", (columns,)):
         found = "missing" if tensor is None else tensor.describe()
@@ -196,7 +199,7 @@ def _read_order(tensor: Tensor | None, layer: str, columns: int, where: str) -> 
 def _columns(spec: Spec, layer: str) -> int:
     """The input features of a dense layer."""
     hidden = int(spec["hidden_size"])
-    if layer == DECODER:
+    if layer in (DECODER, TABLE):
         return int(spec.get("embedding_size") or hidden)
     if layer.endswith(".attention.output"):
         head = spec.get("head_dim") or hidden // int(spec["num_heads"])

@@ -9,23 +9,23 @@ from pathlib import Path
 from typing import Any
 
 from packhorse_weights.checkpoint import model_folder
-from packhorse_weights.config import Config
+from packhorse_weights.config import Config, optional_config, read_config
 from packhorse_weights.errors import CheckpointError
-from packhorse_weights.files import read_json, refuse_lfs_pointer
+from packhorse_weights.files import has_file, refuse_lfs_pointer
 from packhorse_weights.gguf_model import find_gguf, open_tokenizer
 from packhorse_weights.hub import find_model
+from packhorse_weights.special_tokens import Names, SpecialTokens
 from packhorse_weights.static_embedding import find_static, read_static
-from packhorse_weights.tokenizer_files import BuiltTokenizer, build_tokenizer
+from packhorse_weights.tokenizer_files import BuiltTokenizer, build_tokenizer, find_settings
+from packhorse_weights.tokenizer_settings import (
+    SettingsFile,
+    TokenizerSettings,
+    beside_older_files,
+    beside_tokenizer_json,
+)
 from packhorse_weights.transformer_module import transformer_settings
 
-# A field of tokenizer_config.json -> the field of the BertNormalizer in tokenizer.json. In
-# transformers the former takes precedence in classes that are made for one family of models.
-_GENERIC_CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend")
-_NORMALIZER = {
-    "do_lower_case": "lowercase",
-    "strip_accents": "strip_accents",
-    "tokenize_chinese_chars": "handle_chinese_chars",
-}
+_CLEANS_UP_BPE = "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output"
 # Settings of sentence-transformers' Transformer module that change how it turns text into tokens.
 _UNSUPPORTED = ("query_length", "document_length", "query_expansion")
 
@@ -36,12 +36,10 @@ class TextConfig:
 
     tokenizer_file: Path
     tokenizer: dict[str, Any] | None  # fields of a tokenizer.json that was made from other files
-    normalizer: dict[str, bool | None]  # values that fields of a BertNormalizer must have
+    settings: TokenizerSettings  # what the files beside it change about it
     lower_case: bool  # whether every text is first lower-cased, as in sentence-transformers
     truncation_side: str | None  # "left" or "right"; None: see tokenizer.json
     type_ids: bool  # whether the model gets type ids
-    begin_token: str | None  # the token that the tokenizer must put before a text
-    end_token: str | None  # the token that it must put after a text
     mask_token: str | None  # the token that a masked language model replaces
     prompts: dict[str, str]
     default_prompt_name: str | None
@@ -51,13 +49,20 @@ class TextConfig:
     cls_token: str | None = None  # the token that begins a text
     unk_token: str | None = None  # the token for text that the vocabulary lacks
     clean_up_spaces: bool = False  # whether decoding removes spaces before punctuation
+    clean_up_bpe: bool = False  # whether it does so with BPE, too
+    similarity: str = "cosine"  # how embeddings are compared, as the files name it
+
+    def cleans_up(self, kind: str) -> bool:
+        """Whether decoding removes spaces before punctuation, with this kind of model: never with
+        "BPE", whose own they are, unless the files insist."""
+        return self.clean_up_spaces and (kind != "BPE" or self.clean_up_bpe)
 
 
 def _find_tokenizer(folder: Path, root: Path) -> Path | BuiltTokenizer:
     """Finds a tokenizer.json, or makes one from other files."""
     folders = list(dict.fromkeys((folder, root)))
     for path in (place / "tokenizer.json" for place in folders):
-        if path.is_file():
+        if has_file(path):
             refuse_lfs_pointer(path)
             return path
     for place in folders:
@@ -71,40 +76,6 @@ def _find_tokenizer(folder: Path, root: Path) -> Path | BuiltTokenizer:
         "a tokenizer for the folder, this writes the file: "
         f"AutoTokenizer.from_pretrained({str(folder)!r}).save_pretrained({str(folder)!r})"
     )
-
-
-def _added_token(config: Config, flag: str, name: str) -> str | None:
-    return _token(config, name) if config.boolean(flag, default=False) else None
-
-
-def _token(config: Config, name: str) -> str | None:
-    value = config.fields.get(name)
-    token = value.get("content") if isinstance(value, dict) else value
-    return token if isinstance(token, str) else None
-
-
-def _special(settings: Config, folder: Path, name: str) -> str | None:
-    """The special token `name` in tokenizer_config.json, otherwise in special_tokens_map.json,
-    which older folders have."""
-    found = _token(settings, name)
-    return found or _token(_optional(folder, "special_tokens_map.json"), name)
-
-
-def _normalizer(config: Config) -> dict[str, bool | None]:
-    if config.fields.get("tokenizer_class") in _GENERIC_CLASSES:
-        return {}
-    found: dict[str, bool | None] = {}
-    for theirs, ours in _NORMALIZER.items():
-        if config.fields.get(theirs) is not None:
-            found[ours] = config.boolean(theirs, default=False)
-        elif ours == "strip_accents" and ours in config.fields:
-            found[ours] = None  # null means that accents follow case, and says nothing else
-    return found
-
-
-def _optional(folder: Path, name: str) -> Config:
-    path = folder / name
-    return Config(read_json(path) if path.is_file() else {}, str(path))
 
 
 def _prompts(config: Config) -> tuple[dict[str, str], str | None]:
@@ -145,8 +116,8 @@ def _tokens(folder: Path, file: Path | None) -> Config:
     """The section `text` of the spec of a converted folder, or of a table of embeddings (in `file`,
     if its folder has several)."""
     converted = folder / "packhorse.json"
-    if converted.is_file():
-        return Config(read_json(converted), str(converted)).section("text")
+    if has_file(converted):
+        return read_config(converted).section("text")
     static = find_static(folder)
     return Config({} if static is None else read_static(static, file).spec["text"], str(folder))
 
@@ -157,12 +128,10 @@ def _of_gguf(path: Path) -> TextConfig:
     return TextConfig(
         path,
         found.tokenizer,
-        normalizer={},
+        TokenizerSettings(),
         lower_case=False,
         truncation_side=None,
         type_ids=False,
-        begin_token=None,  # the tokenizer itself puts it there
-        end_token=None,
         mask_token=named("mask_token"),
         prompts={},
         default_prompt_name=None,
@@ -186,11 +155,18 @@ def read_text_config(path: str | PathLike[str], *, revision: str | None = None) 
     tokenizer_file = found.file if isinstance(found, BuiltTokenizer) else found
     tokens = _tokens(root, None if path.is_dir() else path)
     special_tokens = tokens.boolean("special_tokens", True)
-    settings = _optional(tokenizer_file.parent, "tokenizer_config.json")
+    file = find_settings(tokenizer_file.parent, folder, built)
     if not special_tokens:  # then nothing reads them, nor does sentence-transformers
-        settings = Config({}, settings.where)
+        file = SettingsFile(Config({}, file.settings.where), "", None, Names())
+        changes = TokenizerSettings()
+    elif built:
+        changes = beside_older_files(file)
+    else:
+        changes = beside_tokenizer_json(tokenizer_file, file)
+    settings = file.settings
+    special = SpecialTokens(tokenizer_file.parent, settings, file.names)
     names = settings.fields.get("model_input_names")
-    model = _optional(root, "config_sentence_transformers.json")
+    model = optional_config(root / "config_sentence_transformers.json")
     prompts, default = _prompts(model)
     side = settings.fields.get("truncation_side")
     if side is not None:
@@ -198,20 +174,19 @@ def read_text_config(path: str | PathLike[str], *, revision: str | None = None) 
     return TextConfig(
         tokenizer_file,
         built.fields if built else None,
-        _normalizer(settings),
+        changes,
         _lower_case(transformer_settings(folder)),
         side,
         not isinstance(names, list) or "token_type_ids" in names,
-        _added_token(settings, "add_bos_token", "bos_token"),
-        _added_token(settings, "add_eos_token", "eos_token"),
-        _special(settings, tokenizer_file.parent, "mask_token")
-        or (built.mask_token if built else None),
+        special.find("mask"),
         prompts,
         default,
         _truncate_dim(model),
         special_tokens,
         tokens.boolean("unknown_tokens", True),
-        _special(settings, tokenizer_file.parent, "cls_token"),
-        _special(settings, tokenizer_file.parent, "unk_token"),
-        settings.fields.get("clean_up_tokenization_spaces") is True,
+        special.find("cls"),
+        special.find("unk"),
+        settings.boolean("clean_up_tokenization_spaces", False),
+        settings.boolean(_CLEANS_UP_BPE, False),
+        str(model.fields.get("similarity_fn_name") or "cosine"),
     )

@@ -6,12 +6,12 @@ Sources: the converters of transformers (`convert_slow_tokenizer.py`) and the cl
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
+from packhorse_weights.files import has_file
 from packhorse_weights.special_tokens import Names
+from packhorse_weights.tokenizer_classes import CLASS_NAMES
 from packhorse_weights.tokenizer_parts import Builder
 from packhorse_weights.tokenizer_pieces import albert, deberta_v2, fairseq, llama
 from packhorse_weights.tokenizer_words import deberta, qwen2, roberta, wordpiece
@@ -31,53 +31,37 @@ class Family:
     def find(self, folder: Path) -> list[Path] | None:
         """The files in `folder`, or None unless all exist."""
         found = [
-            next((folder / name for name in choice if (folder / name).is_file()), None)
+            next((folder / name for name in choice if has_file(folder / name)), None)
             for choice in self.files
         ]
         paths = [path for path in found if path is not None]
         return paths if len(paths) == len(found) else None
 
 
-_CLS_NAMES: Mapping[str, Any] = {
-    "bos": "[CLS]",
-    "eos": "[SEP]",
-    "sep": "[SEP]",
-    "pad": "[PAD]",
-    "cls": "[CLS]",
-    "mask": "[MASK]",
-}
-_BERT_NAMES = Names(unk="[UNK]", sep="[SEP]", pad="[PAD]", cls="[CLS]", mask="[MASK]")
-_FAIRSEQ_NAMES: Mapping[str, Any] = {
-    "bos": "<s>",
-    "eos": "</s>",
-    "unk": "<unk>",
-    "sep": "</s>",
-    "pad": "<pad>",
-    "cls": "<s>",
-    "mask": "<mask>",
-    "mask_lstrip": True,
-}
+def _lstrip(name: str) -> Names:
+    """The names of a class whose mask token takes the white space before it along."""
+    return replace(CLASS_NAMES[name], mask_lstrip=True)
+
+
 _BPE_FILES = (("vocab.json",), ("merges.txt",))
 
-BERT = Family((("vocab.txt",),), _BERT_NAMES, wordpiece(1))
+BERT = Family((("vocab.txt",),), CLASS_NAMES["Bert"], wordpiece(1))
 MPNET = Family(
     (("vocab.txt",),),
-    Names(**{**_FAIRSEQ_NAMES, "unk": "[UNK]"}),
+    _lstrip("MPNet"),
     wordpiece(2),
 )
-ROBERTA = Family(_BPE_FILES, Names(**_FAIRSEQ_NAMES), roberta)
-DEBERTA = Family(_BPE_FILES, Names(**_CLS_NAMES, unk="[UNK]", mask_lstrip=True), deberta)
-QWEN2 = Family(
-    _BPE_FILES, Names(eos="<|endoftext|>", unk="<|endoftext|>", pad="<|endoftext|>"), qwen2
-)
+ROBERTA = Family(_BPE_FILES, _lstrip("Roberta"), roberta)
+DEBERTA = Family(_BPE_FILES, _lstrip("Deberta"), deberta)
+QWEN2 = Family(_BPE_FILES, CLASS_NAMES["Qwen2"], qwen2)
 XLM_ROBERTA = Family(
     (_SENTENCEPIECE,),
-    Names(**_FAIRSEQ_NAMES),
+    _lstrip("XLMRoberta"),
     fairseq([("<s>", 0.0), ("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0)], 3),
 )
 CAMEMBERT = Family(
     (_SENTENCEPIECE,),
-    Names(**_FAIRSEQ_NAMES, more=("<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED")),
+    _lstrip("Camembert"),
     fairseq(
         [
             ("<s>NOTUSED", 0.0),
@@ -91,14 +75,12 @@ CAMEMBERT = Family(
 )
 ALBERT = Family(
     (("spiece.model", *_SENTENCEPIECE),),
-    Names(**{**_CLS_NAMES, "pad": "<pad>"}, unk="<unk>", mask_lstrip=True),
+    _lstrip("Albert"),
     albert,
 )
 DEBERTA_V2 = Family(
     (("spm.model", *_SENTENCEPIECE),),
-    Names(**_CLS_NAMES, unk="[UNK]", normalized=("unk",)),
+    replace(CLASS_NAMES["DebertaV2"], normalized=("unk",)),
     deberta_v2,
 )
-LLAMA = Family(
-    (("tokenizer.model", *_SENTENCEPIECE),), Names(bos="<s>", eos="</s>", unk="<unk>"), llama
-)
+LLAMA = Family((("tokenizer.model", *_SENTENCEPIECE),), CLASS_NAMES["Llama"], llama)

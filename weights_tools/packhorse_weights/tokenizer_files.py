@@ -7,14 +7,16 @@ which tokens surround it. The result is the same as that of transformers' conver
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from packhorse_weights.config import Config
+from packhorse_weights.config import Config, optional_config
 from packhorse_weights.errors import CheckpointError
-from packhorse_weights.files import read_json
+from packhorse_weights.files import has_file, optional_json, read_json
 from packhorse_weights.gguf_model import open_tokenizer
-from packhorse_weights.special_tokens import SpecialTokens
+from packhorse_weights.special_tokens import Names, SpecialTokens
+from packhorse_weights.tokenizer_classes import declared_class
 from packhorse_weights.tokenizer_families import (
     ALBERT,
     BERT,
@@ -28,6 +30,7 @@ from packhorse_weights.tokenizer_families import (
     XLM_ROBERTA,
     Family,
 )
+from packhorse_weights.tokenizer_settings import SettingsFile
 
 # The names of transformers' classes, without "Tokenizer" at the end.
 _CLASSES = {
@@ -50,8 +53,6 @@ _CLASSES = {
     "Roberta": ROBERTA,
     "XLMRoberta": XLM_ROBERTA,
 }
-# Class names that say nothing about the contents of the files.
-_GENERIC = ("", "PreTrainedTokenizer", "PreTrainedTokenizerFast", "TokenizersBackend")
 _MODEL_TYPES = {
     "albert": ALBERT,
     "bert": BERT,
@@ -73,26 +74,27 @@ _MODEL_TYPES = {
 _BY_FILES = (BERT, XLM_ROBERTA)
 
 
-def _fields(path: Path) -> dict[str, Any]:
-    return read_json(path) if path.is_file() else {}
+def model_fields(model: Path, folder: Path) -> dict[str, Any]:
+    """What config.json in `model` says, or in `folder`, or of a converted folder its model type."""
+    fields = optional_json(model / "config.json") or optional_json(folder / "config.json")
+    return fields or {"model_type": optional_json(folder / "packhorse.json").get("family")}
 
 
-def _find_family(folder: Path, settings: Config, model: Path) -> Family | None:
+def _find_family(folder: Path, settings: Config, config: Mapping[str, Any]) -> Family | None:
     """Finds the family by the class that the files name, by the model's type or by its files.
 
     Raises CheckpointError for an unknown class.
     """
-    config = _fields(model / "config.json") or _fields(folder / "config.json")
-    class_name = settings.fields.get("tokenizer_class") or config.get("tokenizer_class") or ""
-    if class_name not in _GENERIC:
-        name = str(class_name).removesuffix("Fast").removesuffix("Tokenizer")
+    name = declared_class(settings.fields, config)
+    if name:
         if name not in _CLASSES:
             raise CheckpointError(
-                f"{settings.where}: tokenizer_class {class_name!r:.80} is not supported without a "
-                f"tokenizer.json; supported: {', '.join(f'{one}Tokenizer' for one in _CLASSES)}"
+                f"{settings.where}: tokenizer_class {f'{name}Tokenizer'!r:.80} is not supported "
+                "without a tokenizer.json; supported: "
+                f" {', '.join(f'{one}Tokenizer' for one in _CLASSES)}"
             )
         return _CLASSES[name]
-    kind = config.get("model_type") or _fields(folder / "packhorse.json").get("family")
+    kind = config.get("model_type")
     if isinstance(kind, str) and kind in _MODEL_TYPES:
         return _MODEL_TYPES[kind]
     return next((family for family in _BY_FILES if family.find(folder)), None)
@@ -100,11 +102,11 @@ def _find_family(folder: Path, settings: Config, model: Path) -> Family | None:
 
 class BuiltTokenizer(NamedTuple):
     """A tokenizer made from older files. `fields` is what a tokenizer.json would hold, `file` the
-    file that it was made from."""
+    file that it was made from, `names` are those of its special tokens where no file names them."""
 
     fields: dict[str, Any]
     file: Path
-    mask_token: str | None
+    names: Names
 
 
 def build_tokenizer(folder: Path, model: Path) -> BuiltTokenizer | None:
@@ -116,14 +118,22 @@ def build_tokenizer(folder: Path, model: Path) -> BuiltTokenizer | None:
     families = {id(family): family for family in _CLASSES.values()}.values()
     if not any(family.find(folder) for family in families):
         return None
-    path = folder / "tokenizer_config.json"
-    settings = Config(_fields(path), str(path))
-    family = _find_family(folder, settings, model)
+    settings = optional_config(folder / "tokenizer_config.json")
+    family = _find_family(folder, settings, model_fields(model, folder))
     paths = None if family is None else family.find(folder)
     if family is None or paths is None:
         return None
     special = SpecialTokens(folder, settings, family.names)
-    return BuiltTokenizer(family.build(paths, settings, special), paths[0], special.mask)
+    return BuiltTokenizer(family.build(paths, settings, special), paths[0], family.names)
+
+
+def find_settings(place: Path, model: Path, built: BuiltTokenizer | None) -> SettingsFile:
+    """Reads tokenizer_config.json of the folder `place` of a tokenizer.
+
+    model: the folder of config.json. built: the tokenizer, if it was made from older files.
+    """
+    config = model_fields(model, place)
+    return SettingsFile.read(place, config, None if built is None else built.names)
 
 
 def read_tokenizer(folder: Path) -> dict[str, Any] | None:
@@ -133,7 +143,7 @@ def read_tokenizer(folder: Path) -> dict[str, Any] | None:
     if folder.is_file():
         return open_tokenizer(folder).tokenizer
     path = folder / "tokenizer.json"
-    if path.is_file():
+    if has_file(path):
         return read_json(path)
     try:
         built = build_tokenizer(folder, folder)

@@ -20,7 +20,8 @@ SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # what SentencePiece writes for a space
 
 
 def sequence(kind: str, parts: Sequence[Part]) -> Part:
-    """A sequence of parts. `kind` is "normalizers" or "pretokenizers"."""
+    """A sequence of parts. `kind` is "normalizers", "pretokenizers" or
+    "decoders"."""
     return {"type": "Sequence", kind: list(parts)}
 
 
@@ -46,6 +47,18 @@ def byte_level(add_prefix_space: bool, use_regex: bool = True) -> Part:
         "trim_offsets": True,
         "use_regex": use_regex,
     }
+
+
+def wordpiece_decoder() -> Part:
+    return {"type": "WordPiece", "prefix": "##", "cleanup": True}
+
+
+def pieces_decoder(strip: bool) -> Part:
+    """A decoder for pieces with byte fallback. With `strip` the first space is left out."""
+    steps: list[Part] = [replace(SPACE, " "), {"type": "ByteFallback"}, {"type": "Fuse"}]
+    if strip:
+        steps.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
+    return sequence("decoders", steps)
 
 
 def metaspace(scheme: str = "always", split: bool = True) -> Part:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from packhorse_weights.added_token import AddedToken
 from packhorse_weights.config import Config
 from packhorse_weights.sentencepiece_file import (
     CONTROL,
@@ -12,7 +13,7 @@ from packhorse_weights.sentencepiece_file import (
     SentencePieces,
     read_sentencepiece,
 )
-from packhorse_weights.special_tokens import AddedToken, SpecialTokens
+from packhorse_weights.special_tokens import SpecialTokens
 from packhorse_weights.tokenizer_parts import (
     SPACE,
     A,
@@ -22,6 +23,7 @@ from packhorse_weights.tokenizer_parts import (
     Place,
     cls_sep,
     metaspace,
+    pieces_decoder,
     pieces_model,
     precompiled,
     replace,
@@ -88,6 +90,7 @@ def fairseq(first: list[tuple[str, float]], skipped: int) -> Builder:
             normalizer=_spaces(read),
             pre_tokenizer=metaspace(),
             post_processor=_bos_eos(special, added),
+            decoder=metaspace(),
         )
 
     return build
@@ -114,6 +117,7 @@ def albert(paths: list[Path], settings: Config, special: SpecialTokens) -> Part:
         normalizer=sequence("normalizers", steps),
         pre_tokenizer=metaspace(),
         post_processor=cls_sep(special, added),
+        decoder=metaspace(),
     )
 
 
@@ -140,6 +144,7 @@ def deberta_v2(paths: list[Path], settings: Config, special: SpecialTokens) -> P
             [*(split if settings.boolean("split_by_punct", False) else []), metaspace()],
         ),
         post_processor=cls_sep(special, added),
+        decoder=metaspace(),
     )
 
 
@@ -169,4 +174,5 @@ def llama(paths: list[Path], settings: Config, special: SpecialTokens) -> Part:
         post_processor=template(
             ends(A, 0), [*ends(A, 0), *ends(B, 1)], special.ids(added, *before, *after)
         ),
+        decoder=pieces_decoder(prefix),
     )

@@ -18,6 +18,7 @@ from packhorse_weights.tokenizer_parts import (
     cls_sep,
     sequence,
     whole,
+    wordpiece_decoder,
 )
 
 QWEN_WORDS = (
@@ -61,6 +62,7 @@ def wordpiece(separators: int) -> Builder:
             },
             pre_tokenizer={"type": "BertPreTokenizer"},
             post_processor=cls_sep(special, added, separators),
+            decoder=wordpiece_decoder(),
         )
 
     return build
@@ -115,6 +117,7 @@ def roberta(paths: list[Path], settings: Config, special: SpecialTokens) -> Part
             "trim_offsets": settings.boolean("trim_offsets", True),
             "add_prefix_space": prefix,
         },
+        decoder=byte_level(True),
     )
 
 
@@ -126,6 +129,7 @@ def deberta(paths: list[Path], settings: Config, special: SpecialTokens) -> Part
         added,
         pre_tokenizer=byte_level(settings.boolean("add_prefix_space", False)),
         post_processor=cls_sep(special, added),
+        decoder=byte_level(True),
     )
 
 
@@ -143,4 +147,5 @@ def qwen2(paths: list[Path], settings: Config, special: SpecialTokens) -> Part:
         normalizer={"type": "NFC"},
         pre_tokenizer=sequence("pretokenizers", [words, byte_level(False, use_regex=False)]),
         post_processor={**byte_level(True), "trim_offsets": False},
+        decoder=byte_level(True),
     )

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from packhorse_weights.config import Config
+from packhorse_weights.config import Config, optional_config
 from packhorse_weights.errors import CheckpointError
-from packhorse_weights.files import read_json
+from packhorse_weights.files import has_file
 
 SETTINGS = "sentence_bert_config.json"
 # The kinds in older names of that file, in the order in which sentence-transformers looks for them.
@@ -37,7 +37,7 @@ def settings_file(folder: Path) -> Path:
     """The file sentence_bert_config.json, or the file under an older name if the folder has
     that."""
     names = (f"sentence_{kind}_config.json" for kind in _OLDER_KINDS)
-    paths = [path for path in (folder / SETTINGS, *map(folder.joinpath, names)) if path.is_file()]
+    paths = [path for path in (folder / SETTINGS, *map(folder.joinpath, names)) if has_file(path)]
     return paths[0] if paths else folder / SETTINGS
 
 
@@ -47,7 +47,7 @@ def transformer_settings(folder: Path) -> Config:
     Raises CheckpointError for arguments that would make another model or other tokens.
     """
     path = settings_file(folder)
-    config = Config(read_json(path) if path.is_file() else {}, str(path))
+    config = optional_config(path)
     for name in (*_MODEL, *_TOKENIZER):
         if unknown := config.section(name).fields.keys() - _HARMLESS:
             raise CheckpointError(f"{path}: {name}: {min(unknown)!r:.80} is not supported")

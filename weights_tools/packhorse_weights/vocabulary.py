@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from packhorse_weights.architectures import find_architecture
 from packhorse_weights.architectures.base import Architecture
 from packhorse_weights.config import Config
 from packhorse_weights.layout import Spec
@@ -37,6 +38,23 @@ def read_masked_lm(
     stored = f"{decoder}.bias" in tensors or head.bias is None
     names["masked_lm.decoder.bias"] = f"{decoder}.bias" if stored else str(head.bias)
     return head.options(config), names
+
+
+def why_no_lm_head(config: Config) -> str:
+    """Says in a message why a model of this config has no head of a causal language model."""
+    name = config.class_name
+    if not name:
+        return (
+            f"{config.where} names no class in `architectures`, such as LlamaForCausalLM, which "
+            "says that the model generates"
+        )
+    head = find_architecture(config)[1].lm_head
+    if head is None or not name.endswith(_CAUSAL):
+        return f"{name}, which {config.where} names in `architectures`, is no such class here"
+    return (
+        f"there is no tensor {head.name}.weight, and tie_word_embeddings of {config.where} is not "
+        "true"
+    )
 
 
 def read_lm_head(

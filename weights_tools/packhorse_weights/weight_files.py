@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from packhorse_weights.errors import CheckpointError
-from packhorse_weights.files import child, read_json
+from packhorse_weights.files import child, has_file, read_json
 from packhorse_weights.safetensors_file import read_safetensors
 from packhorse_weights.tensor import Tensor
 
@@ -40,7 +40,7 @@ def _read_shards(index: Path) -> tuple[dict[str, Tensor], list[Path], Format]:
     format: Format = "safetensors"
     files = sorted(set(paths.values()))
     for path in files:
-        if path.suffix not in suffixes or not path.is_file():
+        if path.suffix not in suffixes or not has_file(path):
             raise CheckpointError(f"{index}: shard {path.name!r:.120} is missing")
         shard, format = read_file(path)
         expected = {name for name, its in paths.items() if its == path}
@@ -53,6 +53,11 @@ def _read_shards(index: Path) -> tuple[dict[str, Tensor], list[Path], Format]:
     return tensors, files, format
 
 
+def has_weights(folder: Path) -> bool:
+    """Tells whether a folder has weights of a model under the usual names."""
+    return any(has_file(folder / name) for name in WEIGHT_FILES)
+
+
 def read_weights(
     folder: Path, file: Path | None = None
 ) -> tuple[dict[str, Tensor], list[Path], Format]:
@@ -63,7 +68,7 @@ def read_weights(
         return tensors, [file], format
     for name in WEIGHT_FILES:
         path = folder / name
-        if path.is_file():
+        if has_file(path):
             if name.endswith(".json"):
                 return _read_shards(path)
             tensors, format = read_file(path)

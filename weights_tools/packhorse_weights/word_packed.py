@@ -7,7 +7,7 @@ GPTQModel write it); Lin et al., arXiv 2306.00978 (AWQ, as AutoAWQ writes it in 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -15,18 +15,10 @@ from numpy.typing import NDArray
 
 from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
-from packhorse_weights.grouped import (
-    Bytes,
-    Grouped,
-    GroupedTensor,
-    GroupFormat,
-    Order,
-    pack_rows,
-)
-from packhorse_weights.tensor import LazyTensor, Tensor, to_float32
+from packhorse_weights.grouped import Bytes
+from packhorse_weights.scaled_layers import Layer, Layout, is_kept, layer_tensor, unpack
+from packhorse_weights.tensor import Tensor, to_float32
 
-# The groups in which the one scale of a row is repeated.
-_WHOLE_ROW = 128
 # Where each of 8 neighbouring output features lies in a word of AWQ, in half bytes.
 _AWQ_PLACES = (0, 4, 1, 5, 2, 6, 3, 7)
 _PARTS = ("qweight", "qzeros", "scales", "g_idx")
@@ -41,14 +33,8 @@ class _Settings(NamedTuple):
     by_activation: bool  # whether g_idx says which group an input feature is in
 
 
-class _Layer(NamedTuple):
-    values: Bytes  # q, [in, out]
-    scales: NDArray[np.float32]  # [groups, out]
-    zeros: NDArray[np.float32]  # [groups, out]
-
-
-def _settings(config: Config) -> _Settings:
-    fields = config.section("quantization_config")
+def _settings(fields: Config) -> _Settings:
+    fields = fields.renamed({"w_bit": "bits", "q_group_size": "group_size"})
     method = fields.choice("quant_method", {"gptq": "gptq", "awq": "awq"}, "")
     bits = fields.integer("bits", low=2, high=8)
     group = fields.integer("group_size", low=-1, high=1024)
@@ -59,7 +45,7 @@ def _settings(config: Config) -> _Settings:
             f"{fields.where}: bits = {bits} with quant_method {method!r} is not supported; "
             f"expected {names}"
         )
-    if group != -1 and (group < (32 if bits == 4 else 16) or group & (group - 1)):
+    if group == 0 or not is_kept(bits, None if group == -1 else group):
         raise CheckpointError(
             f"{fields.where}: group_size = {group} is not supported; expected -1 or a power of two "
             "from 32 on"
@@ -69,6 +55,7 @@ def _settings(config: Config) -> _Settings:
         if not fields.boolean("zero_point", True):
             raise CheckpointError(f"{fields.where}: zero_point = false is not supported")
         return _Settings(method, bits, group, False, 0, False)
+    fields.refuse("is_marlin_format")
     form = fields.choice("checkpoint_format", {"gptq": "gptq", "gptq_v2": "gptq_v2"}, "gptq")
     return _Settings(
         method,
@@ -80,81 +67,22 @@ def _settings(config: Config) -> _Settings:
     )
 
 
-def _unpack(words: NDArray[np.int32], bits: int) -> Bytes:
-    """The values in the words of a matrix, [rows, columns * 32 / bits], from the lowest bits up."""
-    shifts = np.arange(0, 32, bits, dtype=np.uint32)
-    values = words.view(np.uint32)[..., None] >> shifts & np.uint32((1 << bits) - 1)
-    found: Bytes = values.astype(np.uint8).reshape(len(words), -1)
-    return found
-
-
 def _unpack_awq(words: NDArray[np.int32]) -> Bytes:
-    values = _unpack(words, 4).reshape(len(words), -1, 8)
+    values = unpack(words, 4).reshape(len(words), -1, 8)
     in_order: Bytes = values[:, :, _AWQ_PLACES].reshape(len(words), -1)
     return in_order
 
 
-def _read(parts: Mapping[str, Tensor], settings: _Settings) -> _Layer:
+def _read(parts: Mapping[str, Tensor], settings: _Settings) -> Layer:
     words, zero_words = parts["qweight"].data, parts["qzeros"].data
     scales = to_float32(parts["scales"])
     if settings.method == "awq":  # 8 output features in a word
-        return _Layer(_unpack_awq(words), scales, _unpack_awq(zero_words).astype(np.float32))
+        return Layer(_unpack_awq(words), scales, _unpack_awq(zero_words).astype(np.float32))
     # GPTQ has neighbouring input features in a word, and zero points of output features.
-    values = _unpack(np.ascontiguousarray(words.T), settings.bits).T
-    zeros = _unpack(zero_words, settings.bits)
+    values = unpack(np.ascontiguousarray(words.T), settings.bits).T
+    zeros = unpack(zero_words, settings.bits)
     zeros = zeros + np.uint8(settings.offset) & np.uint8((1 << settings.bits) - 1)
-    return _Layer(values, scales, zeros.astype(np.float32))
-
-
-class WordPackedTensor(GroupedTensor):
-    """A layer [out, in] of such a folder, its groups of features that are neighbours in
-    `input_order`."""
-
-    __slots__ = ("_read",)
-
-    _read: Callable[[], _Layer]
-
-    def __init__(
-        self,
-        form: GroupFormat,
-        read: Callable[[], _Layer],
-        shape: tuple[int, int],
-        stored: tuple[str, int],
-        input_order: Order | None,
-    ) -> None:
-        super().__init__(form, self._floats, shape, stored, input_order)
-        object.__setattr__(self, "_read", read)
-
-    def _floats(self) -> NDArray[np.float32]:
-        layer = self._read()
-        size = self.form.size if len(layer.scales) > 1 else self.shape[1]
-        group_of = np.arange(self.shape[1]) // size
-        if self.input_order is not None:
-            group_of[self.input_order] = group_of.copy()
-        return _dequantize(layer, group_of)
-
-    def packed(self, name: str) -> Bytes:
-        layer = self._read()
-        scales, zeros = layer.scales, layer.zeros
-        if len(scales) == 1:
-            scales, zeros = (
-                np.repeat(one, self.form.groups(self.shape[1]), axis=0) for one in (scales, zeros)
-            )
-        middle = 1 << (self.form.bits - 1)
-        if not self.form.minima and (zeros != middle).any():
-            raise CheckpointError(
-                f"tensor {name!r} has the zero point {int(zeros[zeros != middle][0])}, but the "
-                f"config says sym = true; expected {middle}"
-            )
-        minima = -(scales * zeros).T if self.form.minima else None
-        values = layer.values if self.input_order is None else layer.values[self.input_order]
-        return pack_rows(self.form, Grouped(values.T, scales.T, minima), name)
-
-
-def _dequantize(layer: _Layer, group_of: NDArray[np.integer]) -> NDArray[np.float32]:
-    """The floats [out, in]; group_of: of each input feature."""
-    values = (layer.values.astype(np.float32) - layer.zeros[group_of]) * layer.scales[group_of]
-    return np.ascontiguousarray(values.T)
+    return Layer(values, scales, zeros.astype(np.float32))
 
 
 def _check(name: str, parts: Mapping[str, Tensor], settings: _Settings) -> tuple[int, int]:
@@ -189,43 +117,28 @@ def _check(name: str, parts: Mapping[str, Tensor], settings: _Settings) -> tuple
 
 
 def _open_layer(name: str, parts: Mapping[str, Tensor], settings: _Settings) -> Tensor:
-    shape = rows, columns = _check(name, parts, settings)
-    size = sum(part.stored[1] for part in parts.values())
+    shape = _check(name, parts, settings)
+    layout = Layout(
+        shape,
+        settings.bits,
+        settings.symmetric,
+        None if settings.group == -1 else settings.group,
+        parts["scales"].shape[0],
+        parts["g_idx"].data if settings.by_activation else None,
+    )
     kind = f"{settings.method.upper()}, {settings.bits} bits"
-    group = _WHOLE_ROW if settings.group == -1 else settings.group
-    form = GroupFormat(settings.bits, group, not settings.symmetric)
-    input_order: Order | None = None
-    if settings.by_activation:
-        group_of = parts["g_idx"].data
-        groups = len(parts["scales"].data)
-        if ((group_of < 0) | (group_of >= groups)).any():
-            raise CheckpointError(
-                f"tensor '{name}.g_idx' names a group beyond the {groups} there are"
-            )
-        in_runs = np.arange(columns) // group if groups > 1 else np.zeros(columns, np.int32)
-        if (group_of != in_runs).any():
-            # In this order the features of a group are neighbours.
-            input_order = np.argsort(group_of, kind="stable").astype(np.int32)
-            if (group_of[input_order] != in_runs).any():
-                # A group has more or fewer features than others, so the layer is read as floats.
-                return LazyTensor(
-                    lambda: _dequantize(_read(parts, settings), group_of),
-                    (rows, columns),
-                    "float32",
-                    (kind, size),
-                )
-    return WordPackedTensor(form, lambda: _read(parts, settings), shape, (kind, size), input_order)
+    size = sum(part.stored[1] for part in parts.values())
+    return layer_tensor(f"{name}.g_idx", layout, lambda: _read(parts, settings), (kind, size))
 
 
-def open_layers(config: Config, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def open_words(fields: Config, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors of a folder, with `LAYER.weight` in place of the parts of each quantised layer.
+    fields: what the folder says of how it is quantised.
 
-    Raises CheckpointError for a `quantization_config` of another kind, and for parts that do not
-    fit together.
+    Raises CheckpointError for a form that is not supported, and for parts that do not fit
+    together.
     """
-    if config.fields.get("quantization_config") is None:
-        return dict(tensors)
-    settings = _settings(config)
+    settings = _settings(fields)
     found: dict[str, Tensor] = {}
     layers: dict[str, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():

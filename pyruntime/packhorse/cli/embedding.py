@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from numpy.lib.format import open_memmap
+from packhorse_weights import find_model, inspect_checkpoint
+from packhorse_weights.generation_files import generates
 
 from packhorse import TextModel
 from packhorse.cli.lines import open_lines
+from packhorse.cli.options import split_options
 from packhorse.cli.writers import check_output, note_truncated, open_writer
 from packhorse.text.embeddings import MIN_SAMPLE
 
@@ -60,13 +65,32 @@ def embed_file(
     TextModel.load; embed: arguments of TextModel.embed.
     """
     chosen = check_output(output, format, errors)
+    count = 0
     with open_lines(file, "embedding", errors) as reader:
-        loaded = TextModel.load(model, kv_tokens=0, **load)
+        _refuse_generator(model, load)
+        loaded = TextModel.load(model, kv_tokens=0, **load, progress=False)
         like = loaded.embed([], **embed)
         with open_writer(output, chosen, like) as writer:
             for lines in reader:
                 with lines.named():
-                    rows = loaded.embed(lines.texts, **embed)
+                    rows = loaded.embed(lines.texts, **embed, progress=False)
                 writer.append(rows, lines.numbers)
+                count += len(rows)
         reader.note()
         note_truncated(loaded)
+    if output is not None:
+        columns = like.shape[1]
+        print(f"packhorse: {count:,} x {columns} {like.dtype} in {output}", file=sys.stderr)
+
+
+def _refuse_generator(model: str, load: Mapping[str, Any]) -> None:
+    """Raises ValueError for a model that generates, as `TextModel.embed` does: nothing says how its
+    hidden states become a vector."""
+    read, _ = split_options(load)
+    path = find_model(model, read.pop("revision", None))
+    spec = inspect_checkpoint(path, **read).spec
+    if generates(path, spec, None, *read.values()):
+        raise ValueError(
+            f"embed: {model} generates text, and its files do not say how it pools; give --pooling "
+            "(last or mean, for instance) to embed with it all the same"
+        )

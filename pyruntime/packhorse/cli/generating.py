@@ -88,7 +88,7 @@ def generate_lines(
     start, tokens = time.perf_counter(), 0
     with (
         open_lines(file, "generating", reading.errors) as reader,
-        load_generator(model, load) as generator,
+        load_generator(model, {**load, "progress": False}) as generator,
     ):
         for lines in reader:
             with lines.named():
@@ -96,10 +96,11 @@ def generate_lines(
                     generator.chat(
                         [[{"role": "user", "content": text}] for text in lines.texts],
                         details=True,
+                        progress=False,
                         **options,
                     )
                     if chat
-                    else generator.generate(lines.texts, details=True, **options)
+                    else generator.generate(lines.texts, details=True, progress=False, **options)
                 )
             for number, text, one in zip(lines.numbers, lines.texts, found, strict=True):
                 shown = {"prompt": text} if reading.text else {}

@@ -27,10 +27,20 @@ class LoadingGenerator(Running):
             min=1,
             metavar="N",
             rich_help_panel=_MACHINE,
-            help="Tokens that the cache of keys and values holds; by default what memory takes.",
+            help="Tokens that the cache of keys and values holds; by default what the texts that "
+            "run at once usually need.",
         ),
     ] = None
     kv_cache_dtype: CacheDtype = None
+    generation_config: Annotated[
+        bool,
+        typer.Option(
+            "--generation-config/--no-generation-config",
+            rich_help_panel=_MACHINE,
+            help="Whether to generate as the model's generation_config.json says where no option "
+            "says otherwise.",
+        ),
+    ] = True
     adapter: Annotated[
         Path | None,
         typer.Option(
@@ -70,7 +80,8 @@ class Generating:
     """How texts are generated; by default as the model's files say."""
 
     max_new_tokens: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="Most tokens of the text.")
+        int | None,
+        typer.Option(min=0, metavar="N", help="Most tokens of the text; by default 256."),
     ] = None
     temperature: Annotated[
         float | None,
@@ -89,6 +100,17 @@ class Generating:
     ] = None
     repetition_penalty: Annotated[
         float | None, typer.Option(metavar="X", help="Above 1: what was said becomes less likely.")
+    ] = None
+    no_repeat_ngram_size: Annotated[
+        int | None,
+        typer.Option(min=0, metavar="N", help="No N tokens come twice; 0: they may."),
+    ] = None
+    min_new_tokens: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="Fewest tokens of the text.")
+    ] = None
+    bad_words: Annotated[
+        list[str] | None,
+        typer.Option("--bad-word", metavar="TEXT", help="Is not written; may be repeated."),
     ] = None
     seed: Annotated[
         int | None,
@@ -128,6 +150,7 @@ class Generating:
             **vars(self),
             "choices": self.choice or None,
             "stop": self.stop or None,
+            "bad_words": self.bad_words or None,
             "schema": None if self.schema is None else self.schema.read_text("utf-8"),
             "ignore_eos": self.ignore_eos or None,
         }

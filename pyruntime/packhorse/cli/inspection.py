@@ -138,7 +138,7 @@ def _generation(checkpoint: Checkpoint, options: Mapping[str, Any]) -> dict[str,
         options.get("max_sequences"),
         options.get("threads"),
         pin_threads=False,
-        memory_limit=None,
+        memory_limit=options.get("memory_limit"),
         kv_cache_dtype=options.get("kv_cache_dtype"),
     )
     shown = {
@@ -156,6 +156,7 @@ def _generation(checkpoint: Checkpoint, options: Mapping[str, Any]) -> dict[str,
     return {
         **shown,
         "kv_cache_dtype": asked.kv_cache_dtype,
+        "kv_tokens_asked": asked.kv_tokens,
         "kv_tokens": plan.kv_tokens,
         "bytes_per_token": plan.bytes_per_token,
         "longest_context": context,
@@ -178,7 +179,7 @@ def _session(checkpoint: Checkpoint, options: Mapping[str, Any]) -> dict[str, An
     asked = {**sizes, **options, "dtype": dtype}
     try:
         plan = plan_memory(checkpoint.spec_in(dtype), **asked)
-    except RuntimeError as error:
+    except (RuntimeError, MemoryError) as error:
         return {**asked, "error": str(error)}
     return {
         **asked,

@@ -127,9 +127,11 @@ def _session(session: Found) -> Rows:
         rows["cache"] = (
             f"{session['kv_tokens']:,} tokens of {_bytes(session['bytes_per_token'])} each{form}"
         )
+        if session["kv_tokens_asked"] is None:
+            rows["cache"] += " by default; --kv-tokens N for more or less"
         count = session["sequences_of_longest_context"]
         rows["longest context"] = (
-            f"{session['longest_context']:,} tokens; the cache takes {count:,} such sequences"
+            f"{session['longest_context']:,} tokens; the cache takes {count:,} of that length"
         )
     sizes = {
         "weights": size["weights"],

@@ -95,8 +95,9 @@ def inspect(
         typer.Option(
             min=0,
             metavar="N",
-            help="Tokens of the cache of a model that generates; by default "
-            "what the memory that is free takes. 0: a session that does not generate.",
+            help="Tokens of the cache of a model that generates; by default what the texts that "
+            "run at once usually need, within the memory that is free. 0: a session that does not "
+            "generate.",
         ),
     ] = None,
     kv_cache_dtype: CacheDtype = None,

@@ -83,7 +83,7 @@ def read_template(reranker: str | None) -> Any:
         return reranker
     from packhorse_weights.files import read_json
 
-    return read_json(Path(reranker))
+    return read_json(Path(reranker), named=True)
 
 
 def split_options(load: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -113,9 +113,9 @@ class Planning:
         typer.Option(
             metavar="DTYPE",
             rich_help_panel=_MACHINE,
-            help="What to compute in: float32, bfloat16 or int8 on the CPU, float16, bfloat16, "
-            "int8 or float8 (Hopper) on a GPU, stored on both (quantised weights stay as they "
-            "are); by default what suits the folder.",
+            help="What to compute in: float32 (fp32), bfloat16 (bf16) or int8 on the CPU, "
+            "float16 (fp16), bfloat16, int8 or float8 (Hopper) on a GPU, stored on both "
+            "(quantised weights stay as they are); by default (auto) what suits the folder.",
         ),
     ] = None
     threads: Annotated[
@@ -125,6 +125,14 @@ class Planning:
             metavar="N",
             rich_help_panel=_MACHINE,
             help="CPU threads; by default one for each core.",
+        ),
+    ] = None
+    memory_limit: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            rich_help_panel=_MACHINE,
+            help="Most memory of weights, buffers and cache together: bytes, 1GB, 512MiB.",
         ),
     ] = None
 

@@ -51,7 +51,7 @@ class Job:
         best   if given, print only this many lines, those with the highest "score", best first
         """
         with open_lines(self.file, doing, self.reading.errors) as reader:
-            model = TextModel.load(self.model, kv_tokens=0, **self.load)
+            model = TextModel.load(self.model, kv_tokens=0, **self.load, progress=False)
             list(find(model, []))
 
             def results() -> Iterator[Fields]:
@@ -79,7 +79,7 @@ def _print_lines(lines: Iterable[Fields]) -> None:
 def scores(
     model: TextModel, texts: list[str], query: str, instruction: str | None
 ) -> Iterator[Fields]:
-    found = model.score(query, texts, instruction=instruction)
+    found = model.score(query, texts, instruction=instruction, progress=False)
     return ({"score": score} for score in found.tolist())
 
 
@@ -97,15 +97,17 @@ def labels(
             name = "--pairs" if pairs else "--top-k"
             raise ValueError(f"{name}: this model labels tokens, not texts")
         joined: Any = strategy or "simple"  # the method checks the name
-        entities = model.classify_tokens(texts, aggregation_strategy=joined, stride=stride)
+        entities = model.classify_tokens(
+            texts, aggregation_strategy=joined, stride=stride, progress=False
+        )
         return ({"entities": some} for some in entities)
     if strategy is not None or stride is not None:
         name = "--stride" if strategy is None else "--strategy"
         raise ValueError(f"{name}: this model labels texts, not tokens")
     given: list[Any] = _pairs(texts) if pairs else texts
     if top_k is None or top_k == 1:
-        return model.classify(given)
-    return ({"labels": some} for some in model.classify(given, top_k=top_k))
+        return model.classify(given, progress=False)
+    return ({"labels": some} for some in model.classify(given, top_k=top_k, progress=False))
 
 
 def _pairs(texts: list[str]) -> list[tuple[str, str]]:
@@ -134,12 +136,12 @@ def masks(model: TextModel, texts: list[str], top_k: int) -> Iterator[Fields]:
 
 
 def sparse_vectors(model: TextModel, texts: list[str], prompts: dict[str, Any]) -> Iterator[Fields]:
-    found = model.embed_sparse(texts, **prompts)
+    found = model.embed_sparse(texts, **prompts, progress=False)
     return ({"ids": ids.tolist(), "weights": _short(weights)} for ids, weights in found)
 
 
 def token_vectors(model: TextModel, texts: list[str], prompts: dict[str, Any]) -> Iterator[Fields]:
-    found = model.embed_tokens(texts, **prompts)
+    found = model.embed_tokens(texts, **prompts, progress=False)
     return ({"vectors": [_short(row) for row in rows]} for rows in found)
 
 

@@ -60,8 +60,15 @@ def _command() -> Callable[..., None]:
     hints = get_type_hints(Settings)
     options = [_option(one, hints[one.name]) for one in fields(Settings) if one.name != "models"]
 
-    def serve(models: list[str] | None, config: Path | None, **given: Any) -> None:
-        given = {name: None if value == [] else value for name, value in given.items()}
+    def serve(
+        context: typer.Context, models: list[str] | None, config: Path | None, **given: Any
+    ) -> None:
+        def is_flag(name: str) -> bool:
+            source: Any = context.get_parameter_source(name)
+            return source is not None and source.name == "COMMANDLINE"
+
+        # What the environment has is read by `Settings.load`, as it is: typer takes texts apart.
+        given = {name: value for name, value in given.items() if is_flag(name)}
         settings = Settings.load(models or (), config, **given)
         if not settings.models:
             raise ValueError("there is no model to serve: name one, or list some in --config")
@@ -69,6 +76,7 @@ def _command() -> Callable[..., None]:
 
     keyword = inspect.Parameter.KEYWORD_ONLY
     parameters = [
+        inspect.Parameter("context", keyword, annotation=typer.Context),
         inspect.Parameter("models", keyword, default=None, annotation=Models),
         inspect.Parameter("config", keyword, default=None, annotation=Config),
         *options,

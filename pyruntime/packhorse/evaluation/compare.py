@@ -151,7 +151,7 @@ def evaluate(
                 progress(number * total + done, (1 + len(dtypes)) * total)
 
         given: Any = {**chosen.load, **options, "device": device, "dtype": dtype}
-        with TextModel.load(path, **given) as loaded:
+        with TextModel.load(path, **given, progress=False) as loaded:
             return loaded.session.device, chosen.run(loaded, items, report)
 
     exact = {name: value for name, value in load.items() if name != "kv_cache_dtype"}

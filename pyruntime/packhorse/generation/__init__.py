@@ -7,6 +7,7 @@ from packhorse.generation.results import (
     GeneratedTokens,
     Generation,
     PromptLogprobs,
+    TokenText,
     Usage,
 )
 from packhorse.generation.sampling import EarlyStopping, Sampling, TokenMask
@@ -21,5 +22,6 @@ __all__ = [
     "PromptLogprobs",
     "Sampling",
     "TokenMask",
+    "TokenText",
     "Usage",
 ]

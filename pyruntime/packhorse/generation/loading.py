@@ -32,7 +32,8 @@ def load_generation(
     del again["eos_ids"]
     if options.draft not in (None, NGRAM) and Path(options.draft).exists():
         again["draft"] = Path(options.draft).absolute()
-    options = replace(options, eos_ids=read_generation(path, revision=revision).eos_ids)
+    files = read_generation(path, revision=revision, settings=False)
+    options = replace(options, eos_ids=files.eos_ids)
     native = NativeGenerationSession.load(json.dumps(spec), *weights, options, open_draft(options))
     # Whoever loads it again shall have a cache of the same size, whatever memory is free there.
     if options.kv_tokens is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 FinishReason = Literal["", "stop", "length", "cancelled", "deadline", "error"]
 TokenLogprobs = list[tuple[int, float]]  # (token id, its log-probability), most probable first
@@ -25,6 +25,18 @@ class Usage:
     new_tokens: int
     drafted_tokens: int = 0
     accepted_tokens: int = 0
+
+
+class TokenText(NamedTuple):
+    """What a token adds to a text.
+
+    text  of the characters that are whole with this token; a token that is a part of a character
+          that others complete has ""
+    data  its bytes: those of all tokens, joined, are the text in UTF-8
+    """
+
+    text: str
+    data: bytes
 
 
 @dataclass(frozen=True)
@@ -65,6 +77,13 @@ class GeneratedTokens:
 
 @dataclass(frozen=True)
 class Generation(GeneratedTokens):
-    """One text that was generated: `text`, without what ended it, and its tokens."""
+    """One text that was generated: `text`, without what ended it, and its tokens.
+
+    token_texts  where `logprobs` is not None, what each of `ids` adds to the text: joined, they are
+                 it. While it runs, those of the first tokens, as far as they are certain
+    top_texts    the texts of `top_logprobs`, each in its place
+    """
 
     text: str
+    token_texts: list[TokenText] | None = None
+    top_texts: list[list[TokenText]] | None = None

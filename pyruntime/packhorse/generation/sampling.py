@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-import numpy as np
+from packhorse.generation.setting_checks import (
+    is_int,
+    is_number,
+    length_decay,
+    require,
+    sequence_biases,
+    token_biases,
+    token_id_or_ids,
+    token_ids,
+    token_sequences,
+)
 
 EarlyStopping = bool | Literal["never"]
-_INT32 = 2**31
+SequenceBias = Mapping[Sequence[int], float] | Sequence[Sequence[Any]]
 
 
 class TokenMask(Protocol):
@@ -23,7 +33,7 @@ class TokenMask(Protocol):
     def fill(self, words: memoryview) -> bool:
         """Sets bit t % 32 of word t // 32 where token t is allowed.
 
-        words  uint32 [ceil(vocab_size / 32)], writable, all zero, valid during the call alone
+        words  uint32 [ceil(vocab_size / 32)], writable, all zero, released after the call
 
         Returns whether it has: False where every token is allowed. Where no bit is set, the
         sequence ends with finish_reason "stop".
@@ -37,20 +47,6 @@ class TokenMask(Protocol):
     def fork(self) -> TokenMask:
         """A mask in the same state, for another sequence of the request."""
         ...
-
-
-def _require(right: bool, name: str, found: object, expected: str) -> None:
-    if not right:
-        raise ValueError(f"{name} is {found!r:.80}, expected {expected}")
-
-
-def _is_int(value: object) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
-
-
-def _is_number(value: Any) -> bool:
-    real = isinstance(value, int | float | np.integer | np.floating)
-    return real and not isinstance(value, bool) and math.isfinite(value)
 
 
 # Field -> (least value, whether that value itself is allowed, greatest value, what is expected).
@@ -72,6 +68,10 @@ _INTEGERS: Mapping[str, tuple[int, int, str]] = {
     "logprobs": (0, 2**31, "a whole number from 0 on, or None"),
     "prompt_logprobs": (0, 2**31, "a whole number from 0 on, or None"),
     "draft_tokens": (0, 2**31, "a whole number from 0 on, or None"),
+    "no_repeat_ngram_size": (0, 2**62, "a whole number from 0 on (0: no limit)"),
+    "min_new_tokens": (0, 2**62, "a whole number from 0 on"),
+    "forced_bos_token_id": (0, 2**31 - 1, "a token id, or None"),
+    "cache_salt": (0, 2**29, "a whole number from 0 to 2**29"),
     "n": (1, 1024, "a whole number from 1 to 1024"),
     "num_beams": (1, 2**31, "a whole number from 1 on"),
 }
@@ -82,7 +82,19 @@ _OPTIONAL = (
     "logprobs",
     "prompt_logprobs",
     "draft_tokens",
+    "forced_bos_token_id",
 )
+# Field -> its check, which gives it one form.
+_FORMS: Mapping[str, Callable[[str, Any], Any]] = {
+    "stop_ids": token_ids,
+    "suppress_tokens": token_ids,
+    "begin_suppress_tokens": token_ids,
+    "forced_eos_token_id": token_id_or_ids,
+    "bad_words_ids": token_sequences,
+    "logit_bias": token_biases,
+    "sequence_bias": sequence_biases,
+    "exponential_decay_length_penalty": length_decay,
+}
 _OF_CHANCE = {"temperature": 0, "top_k": 0, "top_p": 1, "min_p": 0}
 
 
@@ -101,7 +113,22 @@ class Sampling:
     presence_penalty    is subtracted from the logit of each token that the output has already
     frequency_penalty   the same, as many times as the output has the token
     logit_bias          {token id: what is added to its logit; -inf forbids the token}
-    allowed_ids         only these tokens may be chosen; empty: all
+    allowed_ids         only these tokens may be chosen; None: all
+    suppress_tokens     these tokens may not be chosen
+    begin_suppress_tokens
+                        these may not be chosen as the first new token
+    bad_words_ids       [[token id, ...], ...]: none of these sequences may be completed
+    sequence_bias       [[[token id, ...], number], ...] or {(token id, ...): number}: is added to
+                        the logit of the last token of a sequence where the others stand before it
+    no_repeat_ngram_size
+                        no so many tokens of prompt and output come twice; 0: they may
+    min_new_tokens      before so many new tokens none that ends a sequence may be chosen
+    forced_bos_token_id this token comes after a prompt of a single token
+    forced_eos_token_id the last of max_new_tokens is this token, or one of these; unless
+                        allowed_ids or mask have none of them
+    exponential_decay_length_penalty
+                        (start, factor): after `start` new tokens the logit of each token that ends
+                        a sequence grows by its size times factor ** (new tokens - start) - 1
     mask                a `TokenMask` of this request alone; None: none
     stop_ids            tokens that end a sequence, beside those that end one by the model's files
     ignore_eos          the latter do not end a sequence
@@ -118,6 +145,7 @@ class Sampling:
     adapter             the name of an adapter of the session; None: the model as it is
     draft_tokens        tokens that are drafted ahead at most, up to the session's `draft_tokens`,
                         which None stands for; 0: none. The output does not depend on it
+    cache_salt          requests of other salts do not find this one's prompt in the prefix cache
 
     Raises ValueError that names the setting, what was found and what was expected.
     """
@@ -131,7 +159,16 @@ class Sampling:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     logit_bias: Mapping[int, float] = field(default_factory=dict)
-    allowed_ids: Sequence[int] = ()
+    allowed_ids: Sequence[int] | None = None
+    suppress_tokens: Sequence[int] = ()
+    begin_suppress_tokens: Sequence[int] = ()
+    bad_words_ids: Sequence[Sequence[int]] = ()
+    sequence_bias: SequenceBias = ()
+    no_repeat_ngram_size: int = 0
+    min_new_tokens: int = 0
+    forced_bos_token_id: int | None = None
+    forced_eos_token_id: int | Sequence[int] | None = None
+    exponential_decay_length_penalty: Sequence[float] | None = None
     mask: TokenMask | None = None
     stop_ids: Sequence[int] = ()
     ignore_eos: bool = False
@@ -145,33 +182,35 @@ class Sampling:
     early_stopping: EarlyStopping = False
     adapter: str | None = None
     draft_tokens: int | None = None
+    cache_salt: int = 0
 
     def __post_init__(self) -> None:
         for name, (low, closed, high, expected) in _NUMBERS.items():
             value = getattr(self, name)
             if value is None and name in _OPTIONAL:
                 continue
-            right = (
-                _is_number(value) and value <= high and (value >= low if closed else value > low)
-            )
-            _require(right, name, value, expected)
+            right = is_number(value) and value <= high and (value >= low if closed else value > low)
+            require(right, name, value, expected)
         for name, (least, most, expected) in _INTEGERS.items():
             value = getattr(self, name)
             if value is None and name in _OPTIONAL:
                 continue
-            _require(_is_int(value) and least <= value <= most, name, value, expected)
-        _require(isinstance(self.ignore_eos, bool), "ignore_eos", self.ignore_eos, "True or False")
+            require(is_int(value) and least <= value <= most, name, value, expected)
+        require(isinstance(self.ignore_eos, bool), "ignore_eos", self.ignore_eos, "True or False")
         early = self.early_stopping
         expected = "True, False or 'never'"
-        _require(isinstance(early, bool) or early == "never", "early_stopping", early, expected)
+        require(isinstance(early, bool) or early == "never", "early_stopping", early, expected)
         named = self.adapter is None or (isinstance(self.adapter, str) and self.adapter != "")
-        _require(named, "adapter", self.adapter, "the name of an adapter, or None")
-        for name in ("allowed_ids", "stop_ids"):
-            object.__setattr__(self, name, _token_ids(name, getattr(self, name)))
-        object.__setattr__(self, "logit_bias", _bias(self.logit_bias))
+        require(named, "adapter", self.adapter, "the name of an adapter, or None")
+        if self.allowed_ids is not None:
+            allowed = token_ids("allowed_ids", self.allowed_ids)
+            require(allowed != (), "allowed_ids", [], "one token id at least, or None for all")
+            object.__setattr__(self, "allowed_ids", allowed)
+        for name, in_one_form in _FORMS.items():
+            object.__setattr__(self, name, in_one_form(name, getattr(self, name)))
         for method in ("fill", "accept"):
             right = self.mask is None or callable(getattr(self.mask, method, None))
-            _require(right, "mask", self.mask, "None or an object with fill and accept")
+            require(right, "mask", self.mask, "None or an object with fill and accept")
         self._check_beams()
 
     def _check_beams(self) -> None:
@@ -180,30 +219,6 @@ class Sampling:
         for name, neutral in _OF_CHANCE.items():
             value = getattr(self, name)
             expected = f"{neutral} with num_beams={self.num_beams}, which leaves nothing to chance"
-            _require(value == neutral, name, value, expected)
+            require(value == neutral, name, value, expected)
         expected = f"at most num_beams, which is {self.num_beams}"
-        _require(self.n <= self.num_beams, "n", self.n, expected)
-
-
-def _token_ids(name: str, ids: Any) -> tuple[int, ...]:
-    expected = "a list of token ids"
-    if isinstance(ids, str | bytes):
-        _require(False, name, ids, expected)
-    try:
-        found = tuple(ids)
-    except TypeError:
-        _require(False, name, ids, expected)
-    for i, token in enumerate(found):
-        _require(_is_int(token) and 0 <= token < _INT32, f"{name}[{i}]", token, "a token id")
-    return tuple(map(int, found))
-
-
-def _bias(given: Any) -> Mapping[int, float]:
-    if given is None:
-        return {}
-    _require(isinstance(given, Mapping), "logit_bias", given, "a mapping of token ids to numbers")
-    for token, bias in given.items():
-        _require(_is_int(token) and 0 <= token < _INT32, "logit_bias: key", token, "a token id")
-        right = _is_number(bias) or bias == -math.inf
-        _require(right, f"logit_bias[{token}]", bias, "a number, or -inf")
-    return {int(token): float(bias) for token, bias in given.items()}
+        require(self.n <= self.num_beams, "n", self.n, expected)

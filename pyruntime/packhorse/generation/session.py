@@ -13,6 +13,7 @@ from packhorse.generation.plan import GenerationMemoryPlan
 from packhorse.generation.request import GenerationRequest
 from packhorse.generation.sampling import Sampling
 from packhorse.lifetime import SessionLifetime
+from packhorse.logs import LOGGER
 from packhorse.names import OutputName
 from packhorse.options import GenerationOptions, ModelPath
 from packhorse.packing import Int32Array, TokenSequence, as_int32
@@ -128,6 +129,7 @@ class GenerationSession(Session):
                 f"{self._options.max_adapter_rank}: load the session with a higher one"
             )
         self._engine.add_adapter(name, adapter.tensors)
+        LOGGER.info("added the adapter %s of rank %d from %s", name, adapter.rank, folder)
 
     def remove_adapter(self, name: str) -> None:
         """Later requests cannot name the adapter; those that were submitted go on with it, and

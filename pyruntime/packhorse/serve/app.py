@@ -10,6 +10,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Mount
 
+from packhorse.serve import field_names
 from packhorse.serve.endpoint import cohere_style, openai_style, tei_style
 from packhorse.serve.exchange import WIRE, Receive, Scope, Send
 from packhorse.serve.protocols import (
@@ -31,28 +32,48 @@ from packhorse.serve.settings import Settings
 LINES = (
     Line("GET", "/", page.index, tei_style, public=True),
     Line("GET", "/page/", page.file, tei_style, public=True),
-    Line("POST", "/", tei.root, tei_style),
-    Line("POST", "/embed", tei.embed, tei_style),
-    Line("POST", "/embed_all", tei.embed_all, tei_style),
-    Line("POST", "/embed_sparse", tei.embed_sparse, tei_style),
-    Line("POST", "/rerank", tei.rerank, tei_style),
-    Line("POST", "/predict", tei.predict, tei_style),
-    Line("POST", "/similarity", tei.similarity, tei_style),
-    Line("POST", "/tokenize", tei_text.tokenize, tei_style),
+    Line("POST", "/", tei.root, tei_style, names=field_names.TEI),
+    Line("POST", "/embed", tei.embed, tei_style, names=field_names.TEI),
+    Line("POST", "/embed_all", tei.embed_all, tei_style, names=field_names.TEI),
+    Line("POST", "/embed_sparse", tei.embed_sparse, tei_style, names=field_names.TEI),
+    Line("POST", "/rerank", tei.rerank, tei_style, names=field_names.CUT),
+    Line("POST", "/predict", tei.predict, tei_style, names=field_names.TEI),
+    Line("POST", "/similarity", tei.similarity, tei_style, names=field_names.CUT),
+    Line("POST", "/tokenize", tei_text.tokenize, tei_style, names=field_names.TEI),
     Line("POST", "/decode", tei_text.decode, tei_style),
     Line("GET", "/info", tei_text.info, tei_style),
-    Line("POST", "/token-classification", hub_tasks.token_classification, tei_style),
-    Line("POST", "/question-answering", hub_tasks.question_answering, tei_style),
-    Line("POST", "/fill-mask", hub_tasks.fill_mask, tei_style),
-    Line("POST", "/embeddings", openai_embeddings.embeddings, openai_style),
-    Line("POST", "/v1/embeddings", openai_embeddings.embeddings, openai_style),
+    Line(
+        "POST",
+        "/token-classification",
+        hub_tasks.token_classification,
+        tei_style,
+        names=field_names.TEI,
+    ),
+    Line(
+        "POST",
+        "/question-answering",
+        hub_tasks.question_answering,
+        tei_style,
+        names=field_names.ANSWERS,
+    ),
+    Line("POST", "/fill-mask", hub_tasks.fill_mask, tei_style, names=field_names.TEI),
+    Line(
+        "POST", "/embeddings", openai_embeddings.embeddings, openai_style, names=field_names.OPENAI
+    ),
+    Line(
+        "POST",
+        "/v1/embeddings",
+        openai_embeddings.embeddings,
+        openai_style,
+        names=field_names.OPENAI,
+    ),
     Line("POST", "/v1/completions", openai_generation.completions, openai_style),
     Line("POST", "/v1/chat/completions", openai_generation.chat, openai_style),
-    Line("POST", "/v1/rerank", rerankers.rerank, openai_style),
-    Line("POST", "/v1/score", rerankers.scores, openai_style),
-    Line("POST", "/score", rerankers.scores, openai_style),
-    Line("POST", "/v2/embed", cohere_embed.embed, cohere_style),
-    Line("POST", "/v2/rerank", rerankers.cohere_rerank, cohere_style),
+    Line("POST", "/v1/rerank", rerankers.rerank, openai_style, names=field_names.RERANK),
+    Line("POST", "/v1/score", rerankers.scores, openai_style, names=field_names.SCORE),
+    Line("POST", "/score", rerankers.scores, openai_style, names=field_names.SCORE),
+    Line("POST", "/v2/embed", cohere_embed.embed, cohere_style, names=field_names.COHERE),
+    Line("POST", "/v2/rerank", rerankers.cohere_rerank, cohere_style, names=field_names.RERANK),
     Line("GET", "/v1/models", openai_embeddings.models, openai_style),
     Line("GET", "/v1/models/", openai_embeddings.model, openai_style),
     Line("GET", "/models", admin.list_models, tei_style),

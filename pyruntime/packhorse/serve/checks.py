@@ -1,21 +1,34 @@
 """The fields of a request's body, checked one by one, with messages that name them.
 
-A field that is null counts as one that is left out. Fields that a protocol has and the server does
-not are refused by name (`refuse`); others, which no protocol has, are ignored, as the protocols do.
+A field that is null counts as one that is left out. Every field is read, or changes no answer, or
+is refused by name (`Fields.refuse_rest`): none that might change one is ignored.
 """
 
 from __future__ import annotations
 
+import itertools
+import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn, TypeVar
+from typing import Any, Final, Literal, NoReturn, TypeVar
 
 from packhorse.serve.errors import ServeError
 
 Found = TypeVar("Found")
 
+ANY_VALUE: Final = "any"
+# Field -> the values with which it changes no answer.
+Effectless = Mapping[str, tuple[Any, ...] | Literal["any"]]
+
 
 def shown(value: Any) -> str:
-    """A value in a message."""
+    """A value in a message: its beginning, for which no more of it is written than that."""
+    if isinstance(value, str | list):
+        value = value[:80]
+    if isinstance(value, list):
+        return f"[{', '.join(shown(one) for one in value[:20])}]"[:80]
+    if isinstance(value, dict):
+        first = itertools.islice(value.items(), 20)
+        return f"{{{', '.join(f'{shown(key)}: {shown(one)}' for key, one in first)}}}"[:80]
     return f"{value!r:.80}"
 
 
@@ -23,15 +36,19 @@ class Fields:
     """The fields of one JSON object. All methods raise ServeError ("validation").
 
     where  what stands before names in messages, such as "inputs."
+
+    It keeps which fields were asked for, in order to refuse all others.
     """
 
     def __init__(self, values: Mapping[str, Any], where: str = "") -> None:
         self._values = values
         self._where = where
+        self._known: set[str] = set()
+        self._tables: list[Fields] = []
 
     def wrong(self, name: str, expected: str) -> NoReturn:
         """Raises the error for a field that is not what was expected."""
-        full = f"{self._where}{name}"
+        full = self.full_name(name)
         if self._values.get(name) is None:
             raise ServeError(
                 "validation", f"{full} is missing, expected {expected}", parameter=full
@@ -46,20 +63,38 @@ class Fields:
         except ValueError as error:
             raise ServeError("validation", str(error)) from None
 
+    def full_name(self, name: str) -> str:
+        """How messages call a field."""
+        return f"{self._where}{name}"
+
     def get(self, name: str) -> Any:
         """As it is; None where it is left out."""
+        self._known.add(name)
         return self._values.get(name)
 
-    def refuse(self, *names: str) -> None:
-        """Fields that are not supported; those that say nothing (null, false, empty) may be."""
-        for name in names:
-            if self._values.get(name):
-                full = f"{self._where}{name}"
-                raise ServeError("unsupported", f"{full} is not supported", parameter=full)
+    def refuse(self, name: str, hint: str = "") -> NoReturn:
+        """Raises the error for a field, or a value of one, that is not supported."""
+        full = self.full_name(name)
+        value = self._values.get(name)
+        found = f", found {json.dumps(value)}" if isinstance(value, int | float) else ""
+        said = f"{full} is not supported{found}{hint and ': '}{hint}"
+        raise ServeError("unsupported", said, parameter=full)
+
+    def refuse_rest(self, effectless: Effectless) -> None:
+        """Raises the error for the first field that was not asked for, unless it changes no answer.
+        To be called when all fields have been read, and before anything runs."""
+        for name, value in self._values.items():
+            if name in self._known or value is None:
+                continue
+            harmless = effectless.get(self.full_name(name), ())
+            if harmless is not ANY_VALUE and not any(_is_same(value, one) for one in harmless):
+                self.refuse(name)
+        for table in self._tables:
+            table.refuse_rest(effectless)
 
     def text(self, name: str, default: str | None = None) -> str:
         """A text; without `default` it must be there."""
-        value = self._values.get(name)
+        value = self.get(name)
         if value is None and default is not None:
             return default
         if not isinstance(value, str):
@@ -67,13 +102,13 @@ class Fields:
         return value
 
     def optional_text(self, name: str) -> str | None:
-        value = self._values.get(name)
+        value = self.get(name)
         if value is not None and not isinstance(value, str):
             self.wrong(name, "a text")
         return value
 
     def flag(self, name: str, default: bool) -> bool:
-        value = self._values.get(name)
+        value = self.get(name)
         if value is None:
             return default
         if not isinstance(value, bool):
@@ -81,7 +116,7 @@ class Fields:
         return value
 
     def choice(self, name: str, allowed: Sequence[str], default: str) -> str:
-        value = self._values.get(name)
+        value = self.get(name)
         if value is None:
             return default
         if not isinstance(value, str) or value not in allowed:
@@ -90,7 +125,7 @@ class Fields:
 
     def integer(self, name: str, least: int, most: int | None = None) -> int | None:
         """None where it is left out."""
-        value = self._values.get(name)
+        value = self.get(name)
         if value is None:
             return None
         ends = f"{least} or more" if most is None else f"{least} to {most}"
@@ -102,7 +137,7 @@ class Fields:
 
     def number(self, name: str, least: float, most: float) -> float | None:
         """None where it is left out."""
-        value = self._values.get(name)
+        value = self.get(name)
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int | float):
@@ -113,28 +148,57 @@ class Fields:
 
     def table(self, name: str) -> Fields | None:
         """An object; None where it is left out."""
-        value = self._values.get(name)
+        value = self.get(name)
         if value is None:
             return None
         if not isinstance(value, dict):
             self.wrong(name, "an object")
-        return Fields(value, f"{self._where}{name}.")
+        found = Fields(value, f"{self._where}{name}.")
+        self._tables.append(found)
+        return found
+
+    def ids(self, name: str) -> list[int] | None:
+        """A list of token ids; None where it is left out."""
+        value = self.get(name)
+        if value is not None and not (isinstance(value, list) and are_ids(value)):
+            self.wrong(name, "a list of token ids")
+        return value
+
+    def at_most(self, name: str, most: int) -> None:
+        """Refuses a list or an object of more items, or a text of more characters, and takes
+        anything else. The field does not count as read."""
+        value = self._values.get(name)
+        if isinstance(value, str) and len(value) > most:
+            full = self.full_name(name)
+            raise ServeError(
+                "validation",
+                f"{full} has {len(value)} characters, at most {most} are taken",
+                parameter=full,
+            )
+        if isinstance(value, list | dict) and len(value) > most:
+            full = self.full_name(name)
+            raise ServeError(
+                "validation",
+                f"{full} has {len(value)} items, at most {most} are taken",
+                parameter=full,
+            )
 
     def texts(self, name: str, most: int) -> list[str]:
         """A list of texts that is not empty, and not longer than `most`."""
-        value = self._values.get(name)
+        value = self.get(name)
+        if isinstance(value, list):
+            check_count(self.full_name(name), len(value), most)
         if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
             self.wrong(name, "a list of texts")
-        check_count(f"{self._where}{name}", len(value), most)
         return value
 
     def inputs(self, name: str, most: int) -> Inputs:
         """A text, the ids of one, or a list of texts or of such ids."""
-        value = self._values.get(name)
+        value = self.get(name)
         found = Inputs.read(value)
         if found is None:
             self.wrong(name, "a text, a list of texts, ids, or a list of lists of ids")
-        check_count(f"{self._where}{name}", len(found.items), most)
+        check_count(self.full_name(name), len(found.items), most)
         if found.items == [""] or found.items == [[]]:
             raise ServeError("empty", f"{self._where}{name} is empty", parameter=name)
         return found
@@ -171,9 +235,17 @@ class Inputs:
         return None
 
 
+def _is_same(value: Any, other: Any) -> bool:
+    """Equal, where true is no 1."""
+    return bool(value == other) and isinstance(value, bool) == isinstance(other, bool)
+
+
 def are_ids(value: list[Any]) -> bool:
     """Whether all of a list are integers that a token's id may be."""
-    return all(type(one) is int and 0 <= one < 2**31 for one in value)
+    if not value:
+        return True
+    # Each step runs in C: a text may have hundreds of thousands of ids.
+    return set(map(type, value)) == {int} and min(value) >= 0 and max(value) < 2**31
 
 
 def check_count(name: str, count: int, most: int) -> None:

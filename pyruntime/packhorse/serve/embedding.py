@@ -11,10 +11,13 @@ import numpy.typing as npt
 
 from packhorse.names import EmbeddingDtype
 from packhorse.serve.checks import Inputs
+from packhorse.serve.cut import Cut
 from packhorse.serve.errors import ServeError
-from packhorse.serve.exchange import Headers, Reply, to_json
+from packhorse.serve.exchange import Headers, Reply, json_reply
+from packhorse.serve.json_parts import to_json
 from packhorse.serve.model import AnyTask, ServedModel
 from packhorse.serve.tasks import OfIds
+from packhorse.serve.weight import MUCH, weight
 from packhorse.text.embeddings import Embedding
 from packhorse.text.runner import TextRunner
 
@@ -24,42 +27,39 @@ EMBEDS = "an embedding model"
 def _embedding(
     runner: TextRunner,
     truncation: bool,
+    max_length: int | None,
     prompt_name: str | None,
     truncate_dim: int | None,
     normalize: bool | None,
     dtype: EmbeddingDtype,
 ) -> Embedding:
     own = bool(runner.session.config.get("embedding", {}).get("normalize"))
-    if normalize is False and own:
-        raise ValueError(
-            "normalize is false, but this model's own embeddings have length 1: serve it with "
-            "normalize = false to have others"
-        )
-    if normalize is None:
-        normalize = own and truncate_dim is not None
+    if own and normalize is not False:  # again, where dimensions were cut off
+        normalize = None if truncate_dim is None else True
     return Embedding(
         runner,
         prompt=None,
         prompt_name=prompt_name,
         truncate_dim=truncate_dim,
-        normalize=normalize and (not own or truncate_dim is not None),
+        normalize=normalize,
         dtype=dtype,
         ranges=None,
-        max_length=None,
+        max_length=max_length,
+        unscaled=normalize is False,
         truncation=truncation,
     )
 
 
-def _of_ids(runner: TextRunner, truncation: bool, **options: Any) -> OfIds:
-    task = _embedding(runner, truncation, **options)
-    return OfIds(runner, task, "embedding", truncation)
+def _of_ids(runner: TextRunner, **options: Any) -> OfIds:
+    task = _embedding(runner, **options)
+    return OfIds(runner, task, task.output, options["truncation"], options["max_length"])
 
 
 def embedding_task(
     model: ServedModel,
     inputs: Inputs,
     *,
-    truncation: bool,
+    cut: Cut,
     prompt_name: str | None = None,
     truncate_dim: int | None = None,
     normalize: bool | None = None,
@@ -71,7 +71,7 @@ def embedding_task(
         raise ServeError("validation", "prompt_name goes before texts, and the inputs are ids")
     return model.task(
         _of_ids if inputs.ids else _embedding,
-        truncation=truncation,
+        **cut._asdict(),
         prompt_name=prompt_name,
         truncate_dim=truncate_dim,
         normalize=normalize,
@@ -99,6 +99,10 @@ def vectors_reply(
     content: Any, vectors: Sequence[npt.NDArray[Any]], headers: Headers | None = None
 ) -> Reply:
     """A reply in which vectors are written. Raises ServeError where they are not numbers."""
+    if weight(content) > MUCH:
+        for rows in vectors:
+            check_finite(rows)
+        return json_reply(content, headers=headers)
     body = to_json(content)
     if b"null" in body:  # what is not finite is written so, and the text is looked through fast
         for rows in vectors:

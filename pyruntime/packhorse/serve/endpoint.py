@@ -11,13 +11,15 @@ from typing import Protocol
 
 from packhorse.serve.errors import ClientGoneError, ServeError
 from packhorse.serve.exchange import (
+    SURPLUS,
     Exchange,
     Receive,
     Reply,
     Scope,
     Send,
-    to_json,
 )
+from packhorse.serve.field_names import FieldNames, in_fields
+from packhorse.serve.json_parts import to_json
 from packhorse.serve.logs import LOGGER, log
 from packhorse.serve.service import Service
 from packhorse.serve.tracing import TracedRequest
@@ -42,24 +44,49 @@ class Endpoint:
 
     path    the route, for metrics and logs
     style   how it says errors
+    names   of the library's arguments, in its errors
     public  whether it needs no API key
     """
 
     def __init__(
-        self, service: Service, path: str, handler: Handler, style: Style, *, public: bool = False
+        self,
+        service: Service,
+        path: str,
+        handler: Handler,
+        style: Style,
+        names: FieldNames,
+        *,
+        public: bool = False,
     ) -> None:
         self._service = service
         self._path = path
         self._handler = handler
         self._style = style
+        self._names = names
+        self._public = public
         self._keys = [] if public else [key.encode() for key in service.settings.api_key]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = Exchange(self._service, scope, receive)
+        try:
+            await self._answer(exchange, send)
+        finally:
+            exchange.release()
+
+    async def _answer(self, exchange: Exchange, send: Send) -> None:
         failure: ServeError | None = None
         try:
+            self._service.sites.check(exchange.scope["method"], exchange.headers)
+            if SURPLUS in exchange.scope and not self._public:
+                raise ServeError("busy", "there are too many connections", retry_after=1)
             if self._keys:
                 self._check_key(exchange)
+            if not (self._service.started or self._public):
+                raise ServeError(
+                    "unhealthy",
+                    "the models are not loaded: whoever runs this application has not begun its "
+                    "lifespan",
+                )
             answer: Answer = await self._handler(exchange)
         except ClientGoneError:
             self._note(exchange, _GONE, None)
@@ -91,9 +118,12 @@ class Endpoint:
             raise ServeError("unauthorized", f"the bearer token {what}")
         if len(self._keys) > 1:
             exchange.client = f"key {found[0]}"
+        if self._service.settings.prefix_cache == "key":
+            exchange.cache_salt = found[0] + 1
 
     def _failed(self, error: ServeError) -> Reply:
         self._service.metrics.fail(error.kind)
+        error.message = in_fields(error.message, self._names)
         reply = self._style(error)
         if error.retry_after is not None:
             reply.headers.append((b"retry-after", b"%d" % error.retry_after))
@@ -145,7 +175,7 @@ def log_request(exchange: Exchange, path: str, status: int, error: ServeError | 
     if error is None:
         log(logging.INFO, "request", **fields)
         return
-    own = error.answer.tei_status >= 500 or error.kind == "backend"
+    own = error.kind == "backend" or (error.answer.tei_status >= 500 and error.kind != "busy")
     level = logging.ERROR if own else logging.INFO
     log(level, "request failed", error.__cause__ if own else None, error=error.message, **fields)
 

@@ -28,6 +28,7 @@ KINDS = {
     "backend": Answer(424, "Backend", 500, "server_error", None),
     "internal": Answer(500, "Backend", 500, "server_error", None),
     "overloaded": Answer(429, "Overloaded", 429, "rate_limit_error", "overloaded"),
+    "busy": Answer(503, "Overloaded", 503, "server_error", "overloaded"),
     "unauthorized": Answer(401, "Unauthorized", 401, _INVALID, "invalid_api_key"),
     "forbidden": Answer(403, "Forbidden", 403, _INVALID, None),
     "no_model": Answer(404, "NotFound", 404, _INVALID, "model_not_found"),

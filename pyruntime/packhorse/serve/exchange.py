@@ -7,24 +7,30 @@ import itertools
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any, NamedTuple
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import parse_qsl
 
-import orjson
-
+from packhorse.serve.body import SMALL_BODY, read_json, read_long_json
 from packhorse.serve.errors import ClientGoneError, ServeError
+from packhorse.serve.json_parts import json_parts, to_json
 from packhorse.serve.model import AnyTask, Outcome, ServedModel
 from packhorse.serve.service import Service
-from packhorse.serve.work import Work
+from packhorse.serve.weight import MUCH, weight
+from packhorse.serve.work import Waiting, Work
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
+Found = TypeVar("Found")
 
 WIRE = "packhorse.wire"  # the extension of ASGI that the server's own connections have
+SURPLUS = "packhorse.surplus"  # in the scope of a connection that is one too many
 _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
+_MOST_QUERY_FIELDS = 100
+_MOST_AT_ONCE = 262_144  # bytes that are sent by one write
+_SMALL_BODY = 65_536  # bytes that every request may have: the limit of connections bounds them
 _WATCH_AFTER_S = 0.02  # requests that take longer are cancelled when their client goes away
 
 
@@ -67,6 +73,9 @@ class Exchange:
     """A request, who sent it, and what is known about it so far."""
 
     __slots__ = (
+        "_body_bytes",
+        "_received_by",
+        "cache_salt",
         "client",
         "deadline",
         "done",
@@ -76,6 +85,7 @@ class Exchange:
         "request_id",
         "scope",
         "service",
+        "size",
         "started",
         "usage",
         "wire",
@@ -90,10 +100,15 @@ class Exchange:
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         given = self.headers.get(b"x-request-id", b"")
         self.request_id = given.decode() if _REQUEST_ID.fullmatch(given) else next_id()
-        self.started = time.monotonic()
-        self.deadline = self.started + service.settings.request_timeout_s
+        settings = service.settings
+        self.started: float = time.monotonic() if self.wire is None else self.wire.began
+        self.deadline = self.started + settings.request_timeout_s
+        self._received_by = min(self.deadline, self.started + settings.receive_timeout_s)
+        self._body_bytes = 0  # that count for the limit of all bodies
         address = scope.get("client")
         self.client: str = address[0] if address else "-"
+        self.size = 0  # bytes of its body
+        self.cache_salt = 0  # whose prompts in the prefix cache it may find (`Sampling.cache_salt`)
         self.model = ""  # the name of the model that is asked, for metrics and logs
         self.usage: dict[str, Any] = {}  # what it took, for logs
         self.done: Done | None = None  # what models did for it
@@ -104,8 +119,15 @@ class Exchange:
         return b"x-request-id", self.request_id.encode("latin-1")
 
     def query(self) -> dict[str, str]:
-        """What stands after the question mark of the address; of a name the last value."""
-        return dict(parse_qsl(self.scope.get("query_string", b"").decode("latin-1")))
+        """What stands after the question mark of the address; of a name the last value. Raises
+        ServeError."""
+        text = self.scope.get("query_string", b"").decode("latin-1")
+        try:
+            return dict(parse_qsl(text, max_num_fields=_MOST_QUERY_FIELDS))
+        except ValueError:
+            raise ServeError(
+                "validation", f"the address has more than {_MOST_QUERY_FIELDS} fields"
+            ) from None
 
     @property
     def created(self) -> int:
@@ -122,39 +144,56 @@ class Exchange:
         if whole is not None:
             if len(whole) > limit:
                 raise _too_large(len(whole), limit)
+            self._keep(len(whole))
             return whole
         parts: list[bytes] = []
         size = 0
         while True:
-            message = await self._more(bool(parts))
+            message = await self._more()
             if message["type"] == "http.disconnect":
                 raise ClientGoneError
             part = message.get("body", b"")
             size += len(part)
             if size > limit:
                 raise _too_large(size, limit)
+            self._keep(size)
             parts.append(part)
             if not message.get("more_body", False):
                 return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    async def _more(self, begun: bool) -> Message:
-        """The next part of the body, within the time that the request has; the first one is most
-        often all of it, and there."""
-        if not begun:
-            return await self.receive()
-        left = max(0.0, self.deadline - time.monotonic())
+    async def _more(self) -> Message:
+        """The next part of the body, within the time that the client has to send it."""
+        left = max(0.0, self._received_by - time.monotonic())
         try:
             return await asyncio.wait_for(self.receive(), left)
         except asyncio.TimeoutError:
+            self.service.metrics.refused("slow_request")
             raise ServeError("timeout", "the body did not come in time") from None
+
+    def _keep(self, size: int) -> None:
+        """Counts so much of the body, until `release`. Raises ServeError where all bodies together
+        would be too long."""
+        more = size - _SMALL_BODY - self._body_bytes
+        if more > 0:
+            self.service.bodies.take(more)
+            self._body_bytes += more
+
+    def release(self) -> None:
+        """The request has been answered: its body counts no more."""
+        if self._body_bytes:
+            self.service.bodies.give_back(self._body_bytes)
+            self._body_bytes = 0
 
     async def json(self) -> dict[str, Any]:
         """The body, a JSON object. Raises ServeError."""
         body = await self.body()
-        try:
-            found = orjson.loads(body)
-        except orjson.JSONDecodeError as error:
-            raise ServeError("malformed", f"the body is not JSON: {error}") from None
+        if len(body) <= SMALL_BODY:
+            found = read_json(body)
+        else:
+            self.service.tidying.soon()
+            most = self.service.settings.max_body_values
+            found = await self.service.on_thread(lambda: read_long_json(body, most))
+        self.size = len(body)
         if not isinstance(found, dict):
             kind = type(found).__name__
             raise ServeError("validation", f"the body is a JSON {kind}, expected an object")
@@ -182,8 +221,22 @@ class Exchange:
         self.done = Done(method, kind, len(items), time.monotonic(), outcome.work)
         return outcome
 
-    async def _wait(self, work: Work) -> None:
-        """Until the work has run. Raises ServeError; ClientGoneError where the client goes away."""
+    async def on_thread(self, find: Callable[[], Found]) -> Found:
+        """What a function finds that tokenizes texts of the body, on a thread beside the event
+        loop, within the time of the request. Raises ServeError, also where too much waits already;
+        ClientGoneError where the client goes away."""
+        threads = self.service.threads
+        call = threads.submit(find, self.size, self.deadline)
+        try:
+            await self._wait(call)
+        except BaseException:
+            threads.cancel(call)
+            raise
+        found: Found = call.result
+        return found
+
+    async def _wait(self, work: Waiting) -> None:
+        """Until the work is done. Raises ServeError; ClientGoneError where the client goes away."""
         deadlines = self.service.deadlines
         deadlines.add(work)
         try:
@@ -198,7 +251,7 @@ class Exchange:
         finally:
             deadlines.discard(work)
 
-    async def _wait_as_asgi(self, work: Work) -> None:
+    async def _wait_as_asgi(self, work: Waiting) -> None:
         loop = work.loop
         watching: list[asyncio.Task[None]] = []
         timer = loop.call_later(
@@ -211,7 +264,7 @@ class Exchange:
             for task in watching:
                 task.cancel()
 
-    async def _watch(self, work: Work) -> None:
+    async def _watch(self, work: Waiting) -> None:
         """Fails the work when its client goes away."""
         await self.disconnected()
         work.leave()
@@ -256,13 +309,38 @@ class Reply:
         await send({"type": "http.response.body", "body": self.body})
 
 
-def to_json(content: Any) -> bytes:
-    """NumPy arrays and numbers included; what is not finite becomes null."""
-    return orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
+class LongReply(Reply):
+    """A response of much JSON, which is written on a thread and sent part by part."""
+
+    __slots__ = ("_parts",)
+
+    def __init__(self, parts: Iterable[bytes], status: int, headers: Headers | None) -> None:
+        super().__init__(b"", status, headers)
+        self._parts = parts
+
+    async def send(self, exchange: Exchange, send: Send) -> None:
+        exchange.service.tidying.soon()
+        parts = await exchange.service.on_thread(lambda: list(self._parts))
+        length = b"%d" % sum(map(len, parts))
+        fixed = [(b"content-type", self.content_type), (b"content-length", length)]
+        headers = [*fixed, *self.headers, exchange.id_header]
+        await send({"type": "http.response.start", "status": self.status, "headers": headers})
+        for part in parts:
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
 
 
 def json_reply(content: Any, status: int = 200, headers: Headers | None = None) -> Reply:
+    if weight(content) > MUCH:
+        return LongReply(json_parts(content), status, headers)
     return Reply(to_json(content), status, headers)
+
+
+def parts_reply(parts: list[bytes]) -> Reply:
+    """A reply of JSON that is written already."""
+    if sum(map(len, parts)) > _MOST_AT_ONCE:
+        return LongReply(parts, 200, None)
+    return Reply(b"".join(parts))
 
 
 def compute_headers(exchange: Exchange, outcome: Outcome, characters: int, device: str) -> Headers:

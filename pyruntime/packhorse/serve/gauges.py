@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from packhorse.serve.logs import dropped_lines
 from packhorse.serve.model import ServedModel
 
 
@@ -17,7 +18,7 @@ class Gauges(Collector):
         """`models`: those that are served at the moment."""
         self._models = models
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
+    def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
         models = list(self._models())
         yield GaugeMetricFamily(
             "te_queue_size", "Requests that wait", sum(one.queue.requests for one in models)
@@ -33,7 +34,9 @@ class Gauges(Collector):
             for name, text in (
                 ("running", "Sequences that are being generated"),
                 ("queued", "Sequences that wait to be generated"),
+                ("pages", "Pages of the cache"),
                 ("pages_used", "Pages of the cache that running sequences use"),
+                ("pages_cached", "Pages of the cache that are kept for prompts that begin alike"),
                 ("pages_free", "Pages of the cache that are free"),
             )
         }
@@ -43,6 +46,9 @@ class Gauges(Collector):
             for name, family in engines.items():
                 if one.generates:
                     family.add_metric([one.name], one.stats()[name])
+        yield CounterMetricFamily(
+            "packhorse_log_lines_dropped", "Lines of the log that nobody took", dropped_lines()
+        )
         yield tokens
         yield pace
         yield from engines.values()

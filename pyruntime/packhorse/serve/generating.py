@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from packhorse.generation.results import Generation
@@ -12,6 +13,7 @@ from packhorse.generation.session import GenerationSession
 from packhorse.serve.errors import ClientGoneError, ServeError
 from packhorse.text import TextModel
 from packhorse.text.generation import TextGeneration
+from packhorse.text.generation_options import RequestOptions
 from packhorse.text.generator import TextRequest
 
 
@@ -72,6 +74,8 @@ class Running:
         self._news = news
         self.n = n
         self.first_at: float | None = None  # when its first text came, of `time.monotonic`
+        self._first_tokens = 0  # of all sequences, when it came
+        self._ended_at: float | None = None
         self._number, self._event = news.listen(request)
         self._gone = False
 
@@ -88,7 +92,10 @@ class Running:
                 raise ServeError("backend", f"the model failed: {error}") from error
             if any(texts) and self.first_at is None:
                 self.first_at = time.monotonic()
+                self._first_tokens = self._tokens()
             ended = self._request.ended
+            if ended:
+                self._ended_at = time.monotonic()
             if any(texts) or ended:
                 yield texts
             if ended:
@@ -96,6 +103,19 @@ class Running:
             await self._event.wait()
             if self._gone:
                 raise ClientGoneError
+
+    def _tokens(self) -> int:
+        """Tokens of all sequences together so far."""
+        return self._request.request.so_far().usage.new_tokens
+
+    @property
+    def token_s(self) -> float | None:
+        """Seconds that a token of a sequence took after its first text; None: the request has not
+        ended, or nothing came after that."""
+        if self.first_at is None or self._ended_at is None:
+            return None
+        tokens = (self._tokens() - self._first_tokens) / self.n
+        return (self._ended_at - self.first_at) / tokens if tokens > 0 else None
 
     def leave(self) -> None:
         """Nobody waits for it any more: it ends soon."""
@@ -128,19 +148,31 @@ class Engine:
         self.news = News(session)
         self.active = 0  # requests that have begun and not ended
 
-    def submit(self, prompt: Prompt, n: int, options: dict[str, Any]) -> TextRequest:
-        """On a thread: tokenizing and grammars take their time. Raises ServeError."""
-        try:
+    def options(self, n: int, options: dict[str, Any]) -> RequestOptions:
+        """On a thread: grammars take their time. Raises ServeError."""
+        with _as_served():
+            return self.generation.options(n, options)
+
+    def submit(self, prompt: Prompt, options: RequestOptions) -> TextRequest:
+        """On a thread: tokenizing takes its time. Raises ServeError."""
+        with _as_served():
             ids = prompt.ids(self.generation)
-            return self.generation.submit(prompt.name, ids, n, options, continues=prompt.continues)
-        except ModuleNotFoundError as error:
-            raise ServeError("unsupported", str(error)) from None
-        except TypeError as error:
-            raise ServeError("validation", str(error)) from None
-        except ValueError as error:
-            long = "expected at most" in str(error) and "the prompt has" in str(error)
-            raise ServeError("too_long" if long else "validation", str(error)) from None
-        except RuntimeError as error:
-            if "queue is full" in str(error):
-                raise ServeError("overloaded", str(error), retry_after=1) from None
-            raise ServeError("backend", f"the model failed: {error}") from error
+            return self.generation.submit(prompt.name, ids, options, continues=prompt.continues)
+
+
+@contextmanager
+def _as_served() -> Iterator[None]:
+    """Errors of the text layer and of the engine, as clients are told of them."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise ServeError("unsupported", str(error)) from None
+    except TypeError as error:
+        raise ServeError("validation", str(error)) from None
+    except ValueError as error:
+        long = "expected at most" in str(error) and "the prompt has" in str(error)
+        raise ServeError("too_long" if long else "validation", str(error)) from None
+    except RuntimeError as error:
+        if "queue is full" in str(error):
+            raise ServeError("overloaded", str(error), retry_after=1) from None
+        raise ServeError("backend", f"the model failed: {error}") from error

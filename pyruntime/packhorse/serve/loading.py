@@ -52,12 +52,15 @@ def load_model(
         "max_predictions": _PREDICTIONS if given.max_predictions is None else given.max_predictions,
         "max_adapters": max(given.max_adapters or 0, len(given.adapter)),
         "max_adapter_rank": given.max_adapter_rank or 16,
+        "prefix_cache": server.prefix_cache != "off",
         "draft": given.draft,
         "draft_tokens": given.draft_tokens,
+        "generation_config": given.generation_config is not False,
         "revision": given.revision,
         "pooling": _poolings(given.pooling),
         "normalize": given.normalize,
         "reranker": _template(given.reranker),
+        "progress": False,  # the log says it
     }
     replicas: list[TextModel] = []
     try:
@@ -145,4 +148,4 @@ def _template(reranker: str | None) -> Any:
         return reranker
     from packhorse_weights.files import read_json
 
-    return read_json(Path(reranker))
+    return read_json(Path(reranker), named=True)

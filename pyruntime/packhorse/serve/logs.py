@@ -6,9 +6,13 @@ import logging
 import sys
 import time
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import orjson
+
+from packhorse.serve.log_writer import LogWriter
 
 LOGGER = logging.getLogger("packhorse.serve")
 
@@ -29,15 +33,23 @@ class JsonLines(logging.Formatter):
 
 
 class TextLines(logging.Formatter):
-    """The same for people."""
+    """A line for people, with the fields that say something, in the local time."""
 
     def format(self, record: logging.LogRecord) -> str:
-        fields = getattr(record, "fields", {})
-        rest = "".join(f" {name}={value}" for name, value in fields.items())
-        line = f"{_time(record.created)} {record.levelname.lower():7} {record.getMessage()}{rest}"
+        stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.created))
+        fields = getattr(record, "fields", {}).items()
+        rest = "".join(f" {_shown(*field)}" for field in fields if field[1] not in (None, "", []))
+        line = f"{stamp} {record.levelname.lower():7} {record.getMessage()}{rest}"
         if record.exc_info:
             line += "\n" + "".join(traceback.format_exception(*record.exc_info)).rstrip()
         return line
+
+
+def _shown(name: str, value: Any) -> str:
+    if name.endswith("_bytes"):
+        return f"{name.removesuffix('_bytes')}={value / 1e6:,.1f}MB"
+    text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
+    return f"{name}={text!r}" if " " in text else f"{name}={text}"
 
 
 def _time(seconds: float) -> str:
@@ -52,22 +64,58 @@ def log(level: int, message: str, raised: BaseException | None = None, /, **fiel
         LOGGER.log(level, message, exc_info=raised, extra={"fields": fields})
 
 
-class _Stderr(logging.StreamHandler):  # type: ignore[type-arg]
-    """Writes to what `sys.stderr` is when it writes."""
+class _Handler(logging.Handler):
+    """Hands lines to the thread that writes them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writer = LogWriter(self._dropped)
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.stream = sys.stderr
-        super().emit(record)
+        try:
+            line = self.format(record)
+        except Exception as error:
+            line = f"a line of {record.name} could not be written: {error!r}"
+        self.writer.put(line)
+
+    def _dropped(self, count: int) -> str:
+        level = logging.WARNING
+        record = LOGGER.makeRecord(
+            LOGGER.name, level, "", 0, "lines were dropped that nobody read", (), None
+        )
+        record.fields = {"lines": count}
+        return self.format(record)
 
 
-def set_up(level: str, style: str) -> None:
-    """Has this process write the log to stderr, and what uvicorn has to say with it."""
-    handler = _Stderr()
+_handlers: list[_Handler] = []  # of the process: none or one
+
+
+def dropped_lines() -> int:
+    """Lines that were not written, since whoever reads the log did not take them."""
+    return sum(one.writer.dropped for one in _handlers)
+
+
+@contextmanager
+def to_stderr(level: str, style: str) -> Iterator[None]:
+    """Has this process write the log to stderr, and with it what other packages have to say.
+
+    style  "text", "json", or "auto": text where stderr is a terminal
+    """
+    handler = _Handler()
+    if style == "auto":
+        style = "text" if sys.stderr is not None and sys.stderr.isatty() else "json"
     handler.setFormatter(JsonLines() if style == "json" else TextLines())
-    for name in ("packhorse.serve", "uvicorn.error"):
-        logger = logging.getLogger(name)
-        logger.handlers = [handler]
-        logger.propagate = False
-        logger.setLevel(level.upper())
-    if level == "info":
-        logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+    root = logging.getLogger()
+    before = root.handlers
+    root.handlers = [handler]
+    _handlers.append(handler)
+    logging.captureWarnings(True)
+    LOGGER.setLevel(level.upper())
+    logging.getLogger("uvicorn.error").setLevel("WARNING" if level == "info" else level.upper())
+    try:
+        yield
+    finally:
+        logging.captureWarnings(False)
+        root.handlers = before
+        _handlers.remove(handler)
+        handler.writer.close()

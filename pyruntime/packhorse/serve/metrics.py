@@ -85,6 +85,7 @@ class Metrics:
             Tally("packhorse_tokens", "Tokens that a model ran", "model"),
             Tally("packhorse_batch_seconds", "Seconds that a model ran batches", "model"),
             Tally("packhorse_generated_tokens", "Tokens that were generated", "model"),
+            Tally("packhorse_refused", "Requests and connections that were turned away", "reason"),
         )
         distributions = (
             Distribution("te_request_duration", "Seconds of a request", _SECONDS),
@@ -98,6 +99,11 @@ class Metrics:
             Distribution("te_batch_next_tokens", "Tokens of a batch", _POWERS),
             Distribution(
                 "packhorse_time_to_first_token_seconds", "Seconds to the first text", _SECONDS
+            ),
+            Distribution(
+                "packhorse_time_per_output_token_seconds",
+                "Seconds of a token after the first text, the mean of each prompt",
+                _SECONDS,
             ),
         )
         self._count = {one.name: one for one in counts}
@@ -130,15 +136,28 @@ class Metrics:
         """It was refused, or failed: a kind of `ServeError`."""
         self._count["te_request_failure"].add(1, kind)
 
+    def refused(self, reason: str) -> None:
+        """A request or a connection was turned away for what its client does, or since there are
+        too many."""
+        self._count["packhorse_refused"].add(1, reason)
+
     def answered(self, model: str, route: str, status: int) -> None:
         """Whatever came of a request."""
         self._count["packhorse_requests"].add(1, model, route, str(status))
 
-    def generated(self, model: str, tokens: int, first_s: float | None) -> None:
-        """A request to generate has ended. first_s: seconds to its first text; None: none came."""
+    def generated(
+        self, model: str, tokens: int, first_s: float | None, token_s: Sequence[float]
+    ) -> None:
+        """A request to generate has ended.
+
+        first_s  seconds to its first text; None: none came
+        token_s  of each prompt that has ended, seconds of a token after the first text
+        """
         self._count["packhorse_generated_tokens"].add(tokens, model)
         if first_s is not None:
             self._of["packhorse_time_to_first_token_seconds"].add(first_s)
+        for seconds in token_s:
+            self._of["packhorse_time_per_output_token_seconds"].add(seconds)
 
     def of_batch(self, model: str) -> Callable[[int, int, float], None]:
         """What a worker of a model calls after each batch."""

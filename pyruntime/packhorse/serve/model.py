@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -20,6 +21,7 @@ from packhorse.serve.pace import Pace
 from packhorse.serve.queue import TokenQueue
 from packhorse.serve.settings import ModelSettings, Settings
 from packhorse.serve.tokenizing import Job, TokenizerPool, do_jobs
+from packhorse.serve.weight import MUCH, weight
 from packhorse.serve.work import Work
 from packhorse.serve.worker import Worker
 from packhorse.text import TextModel
@@ -29,7 +31,11 @@ from packhorse.text.runner import Task, TextRunner
 AnyTask = Task[Any, Any, Any]
 Made = TypeVar("Made")
 _MOST_TASKS = 256
+_KEPT_WEIGHT = 512  # of the options of a task that is kept: about 4 KB, and 1 MB of all
 _FEW_CHARACTERS = 1000  # take the event loop less than a millisecond
+_FEW_ITEMS = 16
+_MUCH_TEXT = 2048  # tokens whose results take the event loop a few milliseconds
+_MOST_NUMBERS = 64_000_000  # that a model gives for one request: 256 MB
 _FEW_TOKENS = 16  # a request of fewer says little about others
 _LEARN = 0.02  # how much one request counts for what is known of all
 _WARM_UP = (4, 64)  # sequences, tokens of each
@@ -78,6 +84,7 @@ class ServedModel:
         self._tasks: dict[Hashable, Any] = {}
         self._characters_per_token = 3.0
         session = self.text.session
+        self.runner.most_windows = server.max_client_batch_size
         self.generates = session.generates
         self.methods = frozenset(_methods(session))
         self.adapters: dict[str, Adapter] = {}
@@ -102,6 +109,16 @@ class ServedModel:
     def device(self) -> str:
         """Of the first replica."""
         return str(self.text.session.device)
+
+    @property
+    def devices(self) -> list[str]:
+        """Of each replica."""
+        return [replica.session.device for replica in self.replicas]
+
+    @property
+    def memory_bytes(self) -> int:
+        """Planned for all replicas together."""
+        return sum(one.session.memory_plan.total_bytes for one in self.replicas)
 
     @property
     def runner(self) -> TextRunner:
@@ -132,15 +149,17 @@ class ServedModel:
         """A task with these options; requests with equal ones share it, and with it batches.
         Raises ServeError for options that are not acceptable."""
         key = (make, *options.items())
-        found: Made | None = self._tasks.get(key)
+        kept = weight(options) <= _KEPT_WEIGHT
+        found: Made | None = self._tasks.get(key) if kept else None
         if found is None:
             try:
                 found = make(self.runner, **options)
             except ValueError as error:
                 raise ServeError("validation", str(error)) from None
-            if len(self._tasks) >= _MOST_TASKS:
-                self._tasks.clear()
-            self._tasks[key] = found
+            if kept:
+                if len(self._tasks) >= _MOST_TASKS:
+                    self._tasks.clear()
+                self._tasks[key] = found
         return found
 
     async def run(
@@ -157,7 +176,7 @@ class ServedModel:
         self.queue.admit(work)
         try:
             job = Job(work, task, items, self._put)
-            if self.queue.requests == 1 and work.characters <= _FEW_CHARACTERS:
+            if self.queue.requests == 1 and work.characters <= _FEW_CHARACTERS and _are_few(items):
                 for failed in do_jobs([job]):  # nothing else waits: a thread would only cost time
                     failed.finish()
             else:
@@ -167,11 +186,20 @@ class ServedModel:
             self.queue.cancel(work)
             raise
         assert work.result is not None
-        return Outcome(task.finish(items, work.kept, work.result), work.tokens, work)
+        finish = partial(task.finish, items, work.kept, work.result)
+        much = work.tokens > _MUCH_TEXT or work.numbers > MUCH
+        return Outcome(await asyncio.to_thread(finish) if much else finish(), work.tokens, work)
 
     def _put(self, work: Work, request: Request, kept: Any) -> None:
         """On a thread of the tokenizer: a request that is tokenized goes to the queue."""
         assert self._runner is not None
+        work.numbers = self._runner.numbers(request)
+        if work.numbers > _MOST_NUMBERS:
+            raise ServeError(
+                "too_large",
+                f"the model's results would be {work.numbers} numbers, at most {_MOST_NUMBERS} are "
+                "made for one request: send fewer texts",
+            )
         piece = self.queue.pace.batch_tokens // _PIECES
         result, parts = self._runner.cut(request, max(1, piece))
         work.result, work.kept = result, kept
@@ -241,6 +269,11 @@ class ServedModel:
             worker.join()
         for replica in self.replicas:
             replica.close()
+
+
+def _are_few(items: list[Any]) -> bool:
+    """Texts, or ids of texts, that are looked at in less than a millisecond."""
+    return len(items) <= _FEW_ITEMS and sum(map(len, items)) <= _FEW_CHARACTERS
 
 
 def _warm_up(replica: TextModel) -> tuple[int, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from packhorse.serve.cut import Cut
 from packhorse.serve.errors import ServeError
 from packhorse.serve.exchange import Exchange
 from packhorse.serve.model import Outcome, ServedModel
@@ -17,11 +18,11 @@ async def score(
     model: ServedModel,
     pairs: list[tuple[str, str]],
     *,
-    truncation: bool,
+    cut: Cut,
     raw: bool,
 ) -> Outcome:
     """`found` is float32[pairs], between 0 and 1, or logits if they are to be raw."""
-    task = model.task(Ranking, raw=raw, truncation=truncation)
+    task = model.task(Ranking, raw=raw, **cut._asdict())
     outcome = await exchange.run(model, task, pairs, "predict")
     if not np.isfinite(outcome.found).all():
         raise ServeError("backend", "a score is not a number")
@@ -34,13 +35,13 @@ async def rank(
     query: str,
     texts: list[str],
     *,
-    truncation: bool,
+    cut: Cut,
     raw: bool = False,
     top_n: int | None = None,
 ) -> tuple[list[tuple[int, float]], Outcome]:
     """((number of a text, its score), best first, at most `top_n`; what it took)"""
     pairs = [(query, text) for text in texts]
-    outcome = await score(exchange, model, pairs, truncation=truncation, raw=raw)
+    outcome = await score(exchange, model, pairs, cut=cut, raw=raw)
     order = np.argsort(-outcome.found, kind="stable")[:top_n]
     scores = outcome.found[order].tolist()
     return list(zip(order.tolist(), scores, strict=True)), outcome

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import time
 from dataclasses import replace
 from typing import NamedTuple
 
 from packhorse.serve.errors import ServeError
 from packhorse.serve.loading import load_model
+from packhorse.serve.logs import log
 from packhorse.serve.metrics import Metrics
 from packhorse.serve.model import Adapter, ServedModel
 from packhorse.serve.settings import ModelSettings, Settings
@@ -101,6 +104,7 @@ class Registry:
                     "no_model", f"there is no model {parent!r:.80}", parameter="parent"
                 )
             await asyncio.to_thread(model.add_adapter, name, path)
+            log(logging.INFO, "loaded an adapter", model=parent, adapter=name, source=path)
             return model.adapters[name]
 
     async def load(self, settings: ModelSettings, *, replacing: bool = False) -> ServedModel:
@@ -111,8 +115,20 @@ class Registry:
             old = self._models.get(settings.name)
             if not replacing and settings.name in self._names():
                 raise ServeError("conflict", f"there is a model {settings.name!r:.80} already")
+            log(logging.INFO, "loading", model=settings.name, source=settings.path)
+            began = time.monotonic()
             model = await asyncio.to_thread(
                 load_model, settings, self._settings, self._pool, self._metrics
+            )
+            log(
+                logging.INFO,
+                "loaded",
+                model=model.name,
+                source=model.path,
+                dtype=model.text.session.dtype,
+                devices=model.devices,
+                memory_bytes=model.memory_bytes,
+                seconds=round(time.monotonic() - began, 2),
             )
             self._models = {**self._models, settings.name: model}
             if old is not None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from packhorse.serve.endpoint import Endpoint, Handler, Style, cohere_style, openai_style, tei_style
 from packhorse.serve.errors import ServeError
 from packhorse.serve.exchange import Exchange, Receive, Reply, Scope, Send
+from packhorse.serve.field_names import FieldNames
 from packhorse.serve.service import Service
 
 
@@ -15,6 +17,7 @@ class Line(NamedTuple):
     """A route. A path that ends in a slash takes what comes after it, as `scope["rest"]`.
 
     public  whether it needs no API key
+    names   of the library's arguments, in its errors
     """
 
     method: str
@@ -22,6 +25,7 @@ class Line(NamedTuple):
     handler: Handler
     style: Style
     public: bool = False
+    names: FieldNames = MappingProxyType({})
 
 
 class Routes:
@@ -31,7 +35,9 @@ class Routes:
         self._service = service
         self._exact: dict[str, dict[str, Endpoint]] = {}
         for line in lines:
-            endpoint = Endpoint(service, line.path, line.handler, line.style, public=line.public)
+            endpoint = Endpoint(
+                service, line.path, line.handler, line.style, line.names, public=line.public
+            )
             self._exact.setdefault(line.path, {})[line.method] = endpoint
         self._open = [path for path in self._exact if path.endswith("/") and path != "/"]
         for methods in self._exact.values():
@@ -65,7 +71,7 @@ class Routes:
             allowed = ", ".join(methods)
             raise ServeError("no_method", f"{path} takes {allowed}, not {method}", allow=allowed)
 
-        return Endpoint(self._service, "other", refuse, style_of(path), public=True)
+        return Endpoint(self._service, "other", refuse, style_of(path), {}, public=True)
 
 
 def style_of(path: str) -> Style:

@@ -2,28 +2,39 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
-import math
 import os
 import signal
 import socket
+import ssl
 import sys
+import threading
+import time
 from collections.abc import Callable
+from functools import partial
 from types import FrameType
+from typing import Any, cast
 
 import uvicorn
 
 from packhorse.serve.app import create_app
 from packhorse.serve.connection import Connection
-from packhorse.serve.logs import log, set_up
+from packhorse.serve.connections import Connections
+from packhorse.serve.logs import log, to_stderr
+from packhorse.serve.memory import share_arenas
 from packhorse.serve.service import Service
 from packhorse.serve.settings import Settings
+from packhorse.serve.sites import is_loopback
+from packhorse.serve.tls import TlsSocket, server_context
 
 _SWITCH_S = 0.0005  # Python's 5 ms are longer than most requests take
 _BACKLOG = 2048
 _YOUNG = 20_000  # objects that are made, less those freed, until Python looks for circles of them
-_KEEP_ALIVE_S = 75  # longer than clients keep connections that they do not use
+_LOOK_S = 0.05  # how often a server that ends looks whether all requests have ended
+_END_S = 1.0  # for requests that were given up
+_EXIT_S = 3.0  # for threads of models, when all requests have ended
 
 
 class Server(uvicorn.Server):
@@ -41,14 +52,21 @@ class Server(uvicorn.Server):
         self._ended_by: str | None = None  # a signal
         app = create_app(settings)
         self.service: Service = app.state.service
-        self._sockets = [] if settings.uds else [_listen(settings.host, settings.port)]
+        if settings.uds is None:
+            self.service.sites.listen_at(settings.host)
+        self._sockets = [] if settings.uds else [_bind(settings.host, settings.port)]
         self.address = _address(settings, self._sockets)
+        self.connections = Connections(settings, self.service.metrics)
+        make = partial(Connection, self.connections)
+        if settings.ssl_certfile is not None and settings.ssl_keyfile is not None:
+            context = server_context(settings.ssl_certfile, settings.ssl_keyfile)
+            make = partial(_over_tls, make, context)
         super().__init__(
             uvicorn.Config(
                 app,
                 uds=settings.uds,
                 loop="uvloop",
-                http=Connection,
+                http=cast("Any", make),
                 ws="none",
                 lifespan="on",
                 log_config=None,
@@ -58,10 +76,6 @@ class Server(uvicorn.Server):
                 forwarded_allow_ips=settings.forwarded_allow_ips,
                 root_path=settings.root_path,
                 backlog=_BACKLOG,
-                timeout_keep_alive=_KEEP_ALIVE_S,
-                timeout_graceful_shutdown=math.ceil(settings.shutdown_timeout_s),
-                ssl_certfile=settings.ssl_certfile,
-                ssl_keyfile=settings.ssl_keyfile,
             )
         )
 
@@ -69,9 +83,35 @@ class Server(uvicorn.Server):
         await self.service.start()
         if self._call_started is not None:
             self._call_started()
-        await super().startup(sockets=sockets)
-        models = [model.name for model in self.service.registry.models()]
-        log(logging.INFO, "serving", address=self.address, models=models)
+        try:
+            await super().startup(sockets=sockets)
+        except OSError as error:  # another one listens by now
+            await self.lifespan.shutdown()
+            raise OSError(f"cannot listen at {self.address}: {error}") from None
+        settings = self.service.settings
+        if settings.uds is None and not settings.api_key and not is_loopback(settings.host):
+            log(
+                logging.WARNING,
+                "whoever reaches this address may use the models: no API key is set (--api-key)",
+                host=settings.host,
+            )
+        log(
+            logging.INFO,
+            "serving",
+            models=[model.name for model in self.service.registry.models()],
+            address=self.address,
+            page=self._page(),
+        )
+
+    def _page(self) -> str | None:
+        """Address of the page for a browser of this machine; None: there is none."""
+        settings = self.service.settings
+        if not settings.page or settings.uds is not None:
+            return None
+        scheme, _, place = self.address.partition("://")
+        host, _, port = place.rpartition(":")
+        everywhere = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
+        return f"{scheme}://{everywhere.get(host, host)}:{port}/"
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         # Called wherever the main thread is, maybe amid a line of the log: it must not write one.
@@ -80,9 +120,29 @@ class Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Ends what runs within `shutdown_timeout_s`, and then whatever still runs."""
+        seconds = self.service.settings.shutdown_timeout_s
         if self._ended_by is not None:
             log(logging.INFO, "stopping", signal=self._ended_by)
-        await super().shutdown(sockets=sockets)
+            _exit_after(seconds + _END_S + _EXIT_S)
+        self.service.stopping = True
+        for one in (*self.servers, *(sockets or ())):
+            one.close()
+        self.connections.shutdown()
+        state, until = self.server_state, time.monotonic() + seconds
+        while (self.connections or state.tasks) and not self.force_exit:
+            if time.monotonic() >= until:
+                given_up = len(state.tasks)
+                log(logging.WARNING, "the time to stop is over", requests_given_up=given_up)
+                break
+            await asyncio.sleep(min(_LOOK_S, seconds))
+        self.connections.abort()
+        if state.tasks:
+            _, running = await asyncio.wait(state.tasks, timeout=_END_S)
+            for task in running:
+                task.cancel()
+        if not self.force_exit:
+            await self.lifespan.shutdown()
 
     def serve_until_told(self) -> None:
         """Serves until `should_exit` is set or, on the main thread, a signal comes; and then until
@@ -94,11 +154,20 @@ class Server(uvicorn.Server):
                 one.close()
 
 
+def _over_tls(make: Callable[..., Connection], context: ssl.SSLContext, **given: Any) -> Any:
+    return TlsSocket(make(**given), context)
+
+
 def run(settings: Settings) -> None:
     """Serves until SIGTERM or SIGINT, and then until what runs has finished, within
     `shutdown_timeout_s`. Raises as `TextModel.load`; OSError where the address is not free."""
-    set_up(settings.log_level, settings.log_format)
+    with to_stderr(settings.log_level, settings.log_format):
+        _run(settings)
+
+
+def _run(settings: Settings) -> None:
     sys.setswitchinterval(_SWITCH_S)
+    share_arenas()
     # The threads of the package tokenizers cost a text more than they save; ours tokenize at once.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     server = Server(settings, _calm_collector)
@@ -120,13 +189,30 @@ def _calm_collector() -> None:
     gc.set_threshold(_YOUNG)
 
 
-def _listen(host: str, port: int) -> socket.socket:
-    """A socket that listens. Raises OSError naming the address."""
+def _exit_after(seconds: float) -> None:
+    """Ends the process when so much time has gone by, whatever its threads do."""
+    timer = threading.Timer(seconds, os._exit, [1])
+    timer.daemon = True
+    timer.start()
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    """A socket that has the address, and listens to nobody yet. Raises OSError naming the
+    address."""
     try:
-        family, _, _, _, address = socket.getaddrinfo(
+        family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        return socket.create_server(address[:2], family=family, backlog=_BACKLOG)
+        found = socket.socket(family, kind, protocol)
+        try:
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                found.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            found.bind(address)
+        except OSError:
+            found.close()
+            raise
+        return found
     except OSError as error:
         raise OSError(f"cannot listen at {host} port {port}: {error}") from None
 

@@ -8,39 +8,49 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from packhorse.serve.bodies import Bodies
 from packhorse.serve.gauges import Gauges
 from packhorse.serve.loading import assign_adapters, check_suited
+from packhorse.serve.memory import Tidying
 from packhorse.serve.metrics import Metrics
 from packhorse.serve.registry import Registry
 from packhorse.serve.settings import Settings
+from packhorse.serve.sites import Sites
+from packhorse.serve.threads import Threads
 from packhorse.serve.tokenizing import TokenizerPool, as_served
 from packhorse.serve.tracing import Tracer
 from packhorse.serve.work import Deadlines
 
 Found = TypeVar("Found")
+_BODY_THREADS = 2  # more would only take the interpreter lock from each other
 
 
 class Service:
     """Made before the models are loaded; `start` loads them."""
 
     def __init__(self, settings: Settings) -> None:
-        self.settings = settings
+        """Raises ValueError for settings that are not acceptable together."""
+        self.settings = settings.checked()
         self.metrics = Metrics()
         self.tokenization_workers = settings.tokenization_workers or min(4, os.cpu_count() or 1)
         self.pool = TokenizerPool(self.tokenization_workers)
-        self._executor = ThreadPoolExecutor(self.tokenization_workers, "packhorse-text")
+        self.threads = Threads(self.tokenization_workers, settings.max_wait_s)
+        self._executor = ThreadPoolExecutor(_BODY_THREADS, "packhorse-body")
+        self.tidying = Tidying(self._executor)
         self.registry = Registry(settings, self.pool, self.metrics)
         self.metrics.registry.register(Gauges(self.registry.models))
         self.tracer = None if settings.otlp_endpoint is None else Tracer(settings.otlp_endpoint)
+        self.sites = Sites(settings, self.metrics)
         self.deadlines = Deadlines()
+        self.bodies = Bodies(settings.max_body_bytes or 16 * settings.payload_limit, self.metrics)
         self.stopping = False
-        self._started = False
+        self.started = False  # the lifespan has begun
 
     async def start(self) -> None:
         """Loads all models, once. Raises as `TextModel.load`."""
-        if self._started:
+        if self.started:
             return
-        self._started = True
+        self.started = True
         try:
             for model in assign_adapters(self.settings):
                 await self.registry.load(model)
@@ -54,13 +64,15 @@ class Service:
         self.stopping = True
         await self.registry.close()
         self.pool.close()
+        self.threads.close()
+        self.tidying.close()
         self._executor.shutdown()
         if self.tracer is not None:
             await asyncio.to_thread(self.tracer.close)
 
     async def on_thread(self, find: Callable[[], Found]) -> Found:
-        """What a function finds, on a thread beside the event loop. Raises ServeError for its
-        errors."""
+        """What a function finds in a moment, on a thread beside the event loop: bodies are read and
+        written so. Raises ServeError for its errors."""
         try:
             return await asyncio.get_running_loop().run_in_executor(self._executor, find)
         except Exception as error:

@@ -23,6 +23,7 @@ OF_A_MODEL = (
     "max_adapter_rank",
     "draft",
     "draft_tokens",
+    "generation_config",
     "revision",
     "pooling",
     "normalize",
@@ -57,6 +58,7 @@ class ModelSettings:
     adapter: tuple[str, ...] = ()
     draft: str | None = None
     draft_tokens: int | None = None
+    generation_config: bool | None = None
     revision: str | None = None
     pooling: str | None = None
     normalize: bool | None = None
@@ -84,6 +86,25 @@ def default_name(path: str) -> str:
     return Path(path).resolve().stem if Path(path).is_file() else Path(path).resolve().name
 
 
+_POSITIVE = (
+    "max_wait_s",
+    "request_timeout_s",
+    "generation_timeout_s",
+    "receive_timeout_s",
+    "write_timeout_s",
+    "keep_alive_s",
+    "max_batch_ms",
+    "max_queue_tokens",
+    "max_client_batch_size",
+    "payload_limit",
+    "max_connections",
+    "max_body_bytes",
+    "default_new_tokens",
+    "max_client_sequences",
+    "max_body_values",
+)
+_EXACT = ("api_key",)  # texts that are taken as they are, and shown to nobody
+_SECRET = ("api_key", "api_key_file")  # if blank in the environment, a mistake: not left out
 _MACHINE = "Model and machine"
 _LIMITS = "Limits"
 _NETWORK = "Network"
@@ -167,6 +188,12 @@ class Settings:
     draft_tokens: int | None = setting(None, "Most tokens drafted at once; 8 by default.", _MACHINE)
     revision: str | None = setting(None, "Branch, tag or commit of models of the hub.", _MACHINE)
     pooling: str | None = setting(None, "How a text becomes one vector.", _MACHINE)
+    generation_config: bool | None = setting(
+        None,
+        "Whether texts are generated as the model's generation_config.json says where a request "
+        "says nothing else; by default they are.",
+        _MACHINE,
+    )
     normalize: bool | None = setting(None, "Whether vectors are brought to length 1.", _MACHINE)
     reranker: str | None = setting(
         None, "Template of a generative reranker: qwen3, or a JSON file.", _MACHINE
@@ -199,6 +226,34 @@ class Settings:
         _LIMITS,
         "SECONDS",
     )
+    receive_timeout_s: float = setting(
+        20.0,
+        "Requests that have not come as a whole in this time, from their first byte, fail (504), "
+        "or their connection is closed.",
+        _LIMITS,
+        "SECONDS",
+    )
+    write_timeout_s: float = setting(
+        30.0,
+        "Connections whose clients do not read their answer for so long are closed.",
+        _LIMITS,
+        "SECONDS",
+    )
+    keep_alive_s: float = setting(
+        75.0, "Connections without a request for so long are closed.", _LIMITS, "SECONDS"
+    )
+    max_connections: int | None = setting(
+        None,
+        "Most connections at once (503 for more, where none is idle); by default what the limit of "
+        "open files allows, at most 4096.",
+        _LIMITS,
+    )
+    max_body_bytes: int | None = setting(
+        None,
+        "Most bytes that the bodies of all requests have at once (503 for more); by default 16 "
+        "times the payload limit.",
+        _LIMITS,
+    )
     max_client_batch_size: int = setting(1024, "Most texts of one request (413 for more).", _LIMITS)
     payload_limit: int = setting(
         8_000_000, "Most bytes of the body of a request (413 for more).", _LIMITS
@@ -206,12 +261,38 @@ class Settings:
     max_new_tokens: int | None = setting(
         None, "Most tokens that one request may generate; by default the context.", _LIMITS
     )
+    default_new_tokens: int = setting(
+        1024, "Most tokens of a chat's answer where a request says nothing about it.", _LIMITS
+    )
+    max_client_sequences: int = setting(
+        256, "Most texts that one request may generate: prompts times n (413 for more).", _LIMITS
+    )
+    max_body_values: int = setting(
+        300_000,
+        "Most values in the JSON of a body; a list or an object counts as four (413 for more).",
+        _LIMITS,
+    )
     auto_truncate: bool = setting(
         False, "Cut texts that are too long, where a request says nothing about it.", _LIMITS
     )
 
     api_key: tuple[str, ...] = setting(
         (), "Requests must bring this key as a bearer token; may be repeated.", _SAFETY, "KEY"
+    )
+    api_key_file: str | None = setting(None, "A file of such keys, one a line.", _SAFETY, "FILE")
+    prefix_cache: str = setting(
+        "key",
+        "Which prompts share the cache of their common beginning: those of the same API key (key), "
+        "all (shared) or none (off).",
+        _SAFETY,
+        "WHOSE",
+    )
+    allowed_host: tuple[str, ...] = setting(
+        (),
+        "A name under which the server may be asked, beside localhost and numbers; with it, or "
+        "where the server listens at localhost, others are refused. *: any.",
+        _SAFETY,
+        "NAME",
     )
     cors_allow_origin: tuple[str, ...] = setting(
         (), "Origins whose pages may use the server from a browser; *: all.", _SAFETY, "ORIGIN"
@@ -226,7 +307,11 @@ class Settings:
     log_level: str = setting(
         "info", "debug, info, warning or error; warning: no line for each request.", _OPERATION
     )
-    log_format: str = setting("json", "json (one object a line) or text.", _OPERATION)
+    log_format: str = setting(
+        "auto",
+        "json (one object a line), text for people, or auto: text where stderr is a terminal.",
+        _OPERATION,
+    )
     otlp_endpoint: str | None = setting(
         None, "Where to send traces (OTLP over HTTP); needs opentelemetry.", _OPERATION, "URL"
     )
@@ -266,6 +351,8 @@ class Settings:
             one if isinstance(one, ModelSettings) else ModelSettings.read(one)
             for one in values.pop("models", ())
         )
+        if (path := values.get("api_key_file")) is not None:
+            values["api_key"] = (*values.get("api_key", ()), *_keys_of(path))
         names = [one.name for one in chosen]
         for name in names:
             if names.count(name) > 1:
@@ -278,17 +365,28 @@ class Settings:
         """Itself. Raises ValueError for values that are not acceptable together."""
         if (self.ssl_keyfile is None) != (self.ssl_certfile is None):
             raise ValueError("ssl_certfile and ssl_keyfile go together: give both")
-        for name in ("max_wait_s", "request_timeout_s", "generation_timeout_s", "max_batch_ms"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} is {getattr(self, name)}, expected a positive number")
-        for name in ("max_queue_tokens", "max_client_batch_size", "payload_limit"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, expected a positive number")
+        for name in _POSITIVE:
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ValueError(f"{name} is {value}, expected a positive number")
+        if self.max_body_bytes is not None and self.max_body_bytes < self.payload_limit:
+            raise ValueError(
+                f"max_body_bytes is {self.max_body_bytes}, expected at least the payload_limit, "
+                f"{self.payload_limit}"
+            )
+        for key in self.api_key:
+            if not key.strip():
+                raise ValueError(
+                    f"api_key (--api-key, {ENVIRONMENT}API_KEY) is blank: give a key, or none"
+                )
+            if key != key.strip() or not key.isprintable():
+                raise ValueError("api_key has spaces around it, or characters that are no text")
         if not 0 <= self.port < 65536:
             raise ValueError(f"port is {self.port}, expected 0 to 65535")
         for name, allowed in (
             ("log_level", ("debug", "info", "warning", "error")),
-            ("log_format", ("json", "text")),
+            ("log_format", ("auto", "json", "text")),
+            ("prefix_cache", ("key", "shared", "off")),
         ):
             if getattr(self, name) not in allowed:
                 raise ValueError(
@@ -326,6 +424,8 @@ def convert(name: str, hint: Any, value: Any) -> Any:
     if kind not in (str, int, float, bool):
         several = [value] if isinstance(value, str) else value
         if isinstance(several, Sequence) and all(isinstance(one, str) for one in several):
+            if name in _EXACT:
+                return tuple(several)
             return tuple(part.strip() for one in several for part in one.split(",") if part.strip())
     elif kind is bool:
         words = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
@@ -339,6 +439,8 @@ def convert(name: str, hint: Any, value: Any) -> Any:
             return kind(value)
         except ValueError:
             pass
+    if name in _EXACT:
+        raise ValueError(f"{name} is a {type(value).__name__}, expected texts")
     expected = getattr(kind, "__name__", "texts") if kind in (str, int, float, bool) else "texts"
     raise ValueError(f"{name} is {value!r:.80}, expected {expected}")
 
@@ -347,9 +449,20 @@ def _of_environment(cls: type, environment: Mapping[str, str]) -> dict[str, Any]
     found: dict[str, Any] = {}
     for one in fields(cls):
         value = environment.get(f"{ENVIRONMENT}{one.name.upper()}")
-        if value:
+        if value or (value == "" and one.name in _SECRET):
             found[one.name] = value.split(",") if one.name == "models" else value
     return _checked(cls, found, "environment")
+
+
+def _keys_of(path: str) -> list[str]:
+    """The lines of a file that are not empty. Raises ValueError where there is none, OSError."""
+    if not path.strip():
+        raise ValueError("api_key_file is blank: give a path, or none")
+    lines = Path(path).read_text(encoding="utf-8").splitlines()
+    found = [line for line in lines if line.strip()]
+    if not found:
+        raise ValueError(f"api_key_file: there is no key in {path}")
+    return found
 
 
 def _of_file(cls: type, path: Path) -> dict[str, Any]:

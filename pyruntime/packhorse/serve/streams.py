@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from packhorse.serve.exchange import Exchange, Send, to_json
+from packhorse.serve.exchange import Exchange, Send
+from packhorse.serve.json_parts import to_json
 
 DONE = b"data: [DONE]\n\n"
 

@@ -6,12 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from packhorse.names import OutputName
+from packhorse.names import OutputName, ScoreActivation
 from packhorse.packing import Int32Array
-from packhorse.pairs import sigmoid
 from packhorse.result import FloatArray, RunResult
 from packhorse.text.checks import Text
-from packhorse.text.labels import Classification, best_labels
+from packhorse.text.labels import Classification
 from packhorse.text.parts import Request
 from packhorse.text.runner import Task, TextRunner
 from packhorse.text.scores import Scoring
@@ -26,12 +25,17 @@ class OfIds:
     """
 
     def __init__(
-        self, runner: TextRunner, task: Task[Any, Any, Any], output: OutputName, truncation: bool
+        self,
+        runner: TextRunner,
+        task: Task[Any, Any, Any],
+        output: OutputName,
+        truncation: bool,
+        max_length: int | None = None,
     ) -> None:
         self._runner = runner
         self._task = task
         self._output = output
-        self._max_length = runner.max_length
+        self._max_length = runner.longest(max_length)
         self._truncation = truncation
         self._vocabulary = int(runner.session.config["vocab_size"])
 
@@ -86,26 +90,36 @@ class HiddenStates:
 class Ranking(Scoring):
     """Pairs of a query and a text to scores between 0 and 1; `raw`: to logits."""
 
-    def __init__(self, runner: TextRunner, *, raw: bool, truncation: bool) -> None:
-        super().__init__(runner, instruction=None, max_length=None, truncation=truncation)
-        self._raw = raw
+    def __init__(
+        self, runner: TextRunner, *, raw: bool, truncation: bool, max_length: int | None
+    ) -> None:
+        super().__init__(
+            runner,
+            instruction=None,
+            max_length=max_length,
+            truncation=truncation,
+            activation="none" if raw else "sigmoid",
+        )
 
     def prepare(self, pairs: list[Any], first: int) -> tuple[Request, None]:
         return super().prepare(list(self._written(pairs)), first)
 
-    def finish(self, _pairs: object, _kept: None, result: RunResult) -> FloatArray:
-        logits: FloatArray = result.logits[:, 0]
-        return logits if self._raw else sigmoid(logits)
-
 
 class Predictions(Classification):
-    """All labels of texts and pairs, best first; `raw`: with logits in place of probabilities."""
+    """Labels of texts and pairs, best first: a list of each, also of one label."""
 
-    def __init__(self, runner: TextRunner, *, raw: bool, truncation: bool) -> None:
-        super().__init__(runner, top_k=None, max_length=None, truncation=truncation)
-        self._raw = raw
+    def __init__(
+        self,
+        runner: TextRunner,
+        *,
+        top_k: int | None,
+        activation: ScoreActivation | None,
+        truncation: bool,
+    ) -> None:
+        super().__init__(
+            runner, top_k=top_k, max_length=None, truncation=truncation, activation=activation
+        )
 
     def finish(self, texts: object, kept: None, result: RunResult) -> list[Any]:
-        if not self._raw:
-            return super().finish(texts, kept, result)
-        return list(best_labels(self._runner.session.labels, result.logits, None))
+        found = super().finish(texts, kept, result)
+        return [[best] for best in found] if self._top_k == 1 else found

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from packhorse.serve.errors import ServeError
 from packhorse.serve.work import Work, finish_soon
+from packhorse.text.giving_up import GaveUpError, giving_up
 from packhorse.text.parts import Request
 from packhorse.text.runner import Task
 
@@ -83,8 +84,16 @@ class TokenizerPool:
             return jobs
 
     def _run(self) -> None:
-        while (jobs := self._take()) is not None:
-            finish_soon(do_jobs([job for job in jobs if not job.work.cancelled]))
+        while self._run_next():
+            pass
+
+    def _run_next(self) -> bool:
+        """In a frame of its own, so that a thread that waits holds nothing of what it did last."""
+        jobs = self._take()
+        if jobs is None:
+            return False
+        finish_soon(do_jobs([job for job in jobs if not job.work.cancelled]))
+        return True
 
 
 def do_jobs(jobs: Sequence[Job]) -> list[Work]:
@@ -121,13 +130,15 @@ def _prepare(jobs: Sequence[Job]) -> list[tuple[Job, Prepared]]:
 
 def _alone(job: Job) -> Prepared:
     try:
-        return job.task.prepare(job.items, 0)
+        with giving_up(lambda: job.work.given_up):
+            return job.task.prepare(job.items, 0)
     except Exception as error:
         return error
 
 
 def _together(jobs: Sequence[Job]) -> list[Prepared]:
-    request, kept = jobs[0].task.prepare([item for job in jobs for item in job.items], 0)
+    with giving_up(lambda: all(job.work.given_up for job in jobs)):
+        request, kept = jobs[0].task.prepare([item for job in jobs for item in job.items], 0)
     if len(request.ids) != sum(len(job.items) for job in jobs):  # texts that were cut into windows
         return [_alone(job) for job in jobs]
     found: list[Prepared] = []
@@ -144,10 +155,14 @@ def as_served(error: Exception) -> Exception:
     """What a client is told about an error of a task."""
     if isinstance(error, ServeError):
         return error
+    if isinstance(error, GaveUpError):
+        return ServeError("timeout", "the text was not tokenized in time")
     if isinstance(error, ValueError):
         message = str(error)
         if "max_length is" in message:
             return ServeError("too_long", message)
+        if "at most" in message and "windows" in message:
+            return ServeError("too_large", message)
         lone = "lone surrogate" in message
         return ServeError("tokenizer" if lone else "validation", message)
     failure = ServeError("internal", f"the text could not be tokenized: {type(error).__name__}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -15,63 +16,24 @@ from packhorse.text.parts import Part
 _LOOK_S = 0.1  # how late what is late may be answered
 
 
-class Work:
-    """What one request asks of one model: sequences to run, and a future for when they have run.
+class Waiting:
+    """What a request waits for: a future, and why it may fail.
 
-    The event loop makes it and waits for `future`. Threads that tokenize and threads that run the
-    model fill it in; each of them tells the event loop by `finish_soon`.
+    The event loop makes it and waits for `future`. Threads tell the event loop by `finish_soon`
+    that it has come.
 
-    client      whose turn it takes
-    deadline    of `time.monotonic`, after which it is not run any more
-    tokens      how many tokens it counts for in the queue: an estimate until it is tokenized
-    characters  of its texts
+    deadline  of `time.monotonic`, after which nobody waits for it any more
     """
 
-    __slots__ = (
-        "admitted",
-        "cancelled",
-        "characters",
-        "client",
-        "deadline",
-        "error",
-        "future",
-        "kept",
-        "left",
-        "loop",
-        "parts",
-        "queued_at",
-        "result",
-        "run_s",
-        "started_at",
-        "submitted_at",
-        "tokenize_s",
-        "tokens",
-        "waiting_tokens",
-    )
+    __slots__ = ("cancelled", "deadline", "error", "future", "loop", "submitted_at")
 
-    def __init__(self, client: str, deadline: float, tokens: int, characters: int = 0) -> None:
-        self.client = client
+    def __init__(self, deadline: float) -> None:
         self.deadline = deadline
-        self.tokens = tokens
-        self.characters = characters
-        self.waiting_tokens = 0  # of them, those that wait and no batch has taken yet
         self.loop = asyncio.get_running_loop()
         self.future: asyncio.Future[None] = self.loop.create_future()
         self.cancelled = False
-        self.admitted = False  # and waiting: no batch has taken any of it
         self.error: Exception | None = None
-        self.result: RunResult | None = None
-        self.kept: Any = None  # what `finish` of the task needs besides
-        self.parts: deque[Part] = deque()
-        self.left = 0  # parts that have not run
         self.submitted_at = time.monotonic()
-        self.queued_at = self.started_at = self.submitted_at
-        self.tokenize_s = self.run_s = 0.0
-
-    @property
-    def queue_s(self) -> float:
-        """How long it waited between the tokenizer and its first batch."""
-        return max(0.0, self.started_at - self.queued_at)
 
     def fail(self, error: Exception) -> None:
         """May be called by any thread, before `finish_soon`."""
@@ -93,9 +55,61 @@ class Work:
         self.finish()
 
     @property
+    def given_up(self) -> bool:
+        """Whether it is cancelled or late; asked by any thread."""
+        return self.cancelled or time.monotonic() >= self.deadline
+
+    @property
     def late(self) -> ServeError:
         waited = time.monotonic() - self.submitted_at
         return ServeError("timeout", f"the request was not answered in {waited:.1f} s")
+
+
+class Work(Waiting):
+    """What one request asks of one model: sequences to run. Threads that tokenize and threads that
+    run the model fill it in.
+
+    client      whose turn it takes
+    tokens      how many tokens it counts for in the queue: an estimate until it is tokenized
+    characters  of its texts
+    """
+
+    __slots__ = (
+        "admitted",
+        "characters",
+        "client",
+        "kept",
+        "left",
+        "numbers",
+        "parts",
+        "queued_at",
+        "result",
+        "run_s",
+        "started_at",
+        "tokenize_s",
+        "tokens",
+        "waiting_tokens",
+    )
+
+    def __init__(self, client: str, deadline: float, tokens: int, characters: int = 0) -> None:
+        super().__init__(deadline)
+        self.client = client
+        self.tokens = tokens
+        self.characters = characters
+        self.waiting_tokens = 0  # of them, those that wait and no batch has taken yet
+        self.admitted = False  # and waiting: no batch has taken any of it
+        self.result: RunResult | None = None
+        self.kept: Any = None  # what `finish` of the task needs besides
+        self.parts: deque[Part] = deque()
+        self.numbers = 0  # of the result
+        self.left = 0  # parts that have not run
+        self.queued_at = self.started_at = self.submitted_at
+        self.tokenize_s = self.run_s = 0.0
+
+    @property
+    def queue_s(self) -> float:
+        """How long it waited between the tokenizer and its first batch."""
+        return max(0.0, self.started_at - self.queued_at)
 
 
 class Deadlines:
@@ -103,15 +117,15 @@ class Deadlines:
     for each would cost more than all else that waiting does. On the event loop."""
 
     def __init__(self) -> None:
-        self._works: set[Work] = set()
+        self._works: set[Waiting] = set()
         self._timer: asyncio.TimerHandle | None = None
 
-    def add(self, work: Work) -> None:
+    def add(self, work: Waiting) -> None:
         self._works.add(work)
         if self._timer is None:
             self._timer = work.loop.call_later(_LOOK_S, self._look, work.loop)
 
-    def discard(self, work: Work) -> None:
+    def discard(self, work: Waiting) -> None:
         self._works.discard(work)
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -122,7 +136,7 @@ class Deadlines:
         self._timer = loop.call_later(_LOOK_S, self._look, loop) if self._works else None
 
 
-def finish_soon(works: list[Work]) -> None:
+def finish_soon(works: Sequence[Waiting]) -> None:
     """Has the event loop finish all of them, from any thread."""
     if not works:
         return
@@ -130,6 +144,6 @@ def finish_soon(works: list[Work]) -> None:
         works[0].loop.call_soon_threadsafe(_finish_all, works)
 
 
-def _finish_all(works: list[Work]) -> None:
+def _finish_all(works: Sequence[Waiting]) -> None:
     for work in works:
         work.finish()

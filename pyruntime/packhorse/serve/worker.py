@@ -36,15 +36,23 @@ class Worker(threading.Thread):
         self._others = tuple(others)
 
     def run(self) -> None:
-        while (found := self._queue.take(self._runner)) is not None:
-            chosen, late = found
-            seconds = self._run_batch(chosen) if chosen else 0.0
-            done = [one.work for one in chosen if one.work.left == 0 or one.work.error is not None]
-            finish_soon([*late, *dict.fromkeys(done)])
-            if chosen:  # while the event loop wakes up
-                tokens = sum(part.size[0] for _, part in chosen)
-                self._queue.end(self._runner, tokens, seconds)
-                self._ran(tokens, sum(part.size[1] for _, part in chosen), seconds)
+        while self._run_next():
+            pass
+
+    def _run_next(self) -> bool:
+        """In a frame of its own, so that a thread that waits holds nothing of what it did last."""
+        found = self._queue.take(self._runner)
+        if found is None:
+            return False
+        chosen, late = found
+        seconds = self._run_batch(chosen) if chosen else 0.0
+        done = [one.work for one in chosen if one.work.left == 0 or one.work.error is not None]
+        finish_soon([*late, *dict.fromkeys(done)])
+        if chosen:  # while the event loop wakes up
+            tokens = sum(part.size[0] for _, part in chosen)
+            self._queue.end(self._runner, tokens, seconds)
+            self._ran(tokens, sum(part.size[1] for _, part in chosen), seconds)
+        return True
 
     def _run_batch(self, chosen: Sequence[Chosen]) -> float:
         """Gives the seconds that it took."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from packhorse.heads import require_head
 from packhorse.result import RunResult
+from packhorse.text.checks import as_texts
 from packhorse.text.parts import Request
 from packhorse.text.runner import TextRunner
 from packhorse.text.spans import AnswerOptions, find_answers
@@ -21,6 +22,8 @@ _STRIDE = 128
 
 
 def _as_pairs(question: str | Iterable[str], context: str | Iterable[str]) -> Iterable[Any]:
+    as_texts(question, "question")
+    as_texts(context, "context")
     if isinstance(context, str):
         if isinstance(question, str):
             return [(question, context)]

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, TypedDict
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from packhorse.names import Truncation
-    from packhorse.text.runner import Progress
+    from packhorse.names import ScoreActivation, Truncation
+    from packhorse.progress_bar import Progress
 
 
 class Call(TypedDict, total=False):
@@ -35,10 +35,16 @@ class EmbedCall(PromptCall, total=False):
     truncate_dim: int | None
     normalize: bool | None
     ranges: npt.ArrayLike | None
+    show_progress_bar: bool | None
 
 
 class ScoreCall(PairCall, total=False):
     instruction: str | None
+    activation: ScoreActivation | None
+
+
+class ClassifyCall(PairCall, total=False):
+    activation: ScoreActivation | None
 
 
 class EntityCall(TextCall, total=False):

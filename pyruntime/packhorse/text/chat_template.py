@@ -12,23 +12,30 @@ from copy import deepcopy
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from packhorse.text.foreign_errors import began_in
+from packhorse.text.giving_up import GaveUpError
+
 if TYPE_CHECKING:
     from jinja2 import Template
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    from packhorse.text.template_sandbox import LimitedEnvironment
 
 Message = Mapping[str, Any]
+_MOST_MESSAGE = 1000  # characters of an error, in which the template may write what it likes
+# Packages in whose code the steps of a template end; a handler of a signal is of none of them.
+_OF_TEMPLATES = ("jinja2", "markupsafe", "json", "string", "random", "packhorse")
 _LAST = "\ufdd0end of the last message\ufdd0"  # U+FDD0 is in no text
 
 
-def _environment() -> ImmutableSandboxedEnvironment:
+def _environment() -> LimitedEnvironment:
     try:
         from jinja2 import TemplateError, nodes
-        from jinja2.ext import Extension, loopcontrols
-        from jinja2.sandbox import ImmutableSandboxedEnvironment
+        from jinja2.ext import Extension
     except ModuleNotFoundError:
         from packhorse_weights.extras import missing_package
 
         raise missing_package("text", "jinja2", "a chat template") from None
+    from packhorse.text.template_sandbox import LimitedEnvironment
 
     class Generation(Extension):
         """{% generation %} marks what the model wrote, for training; what is in it stays."""
@@ -58,12 +65,11 @@ def _environment() -> ImmutableSandboxedEnvironment:
             sort_keys=sort_keys,
         )
 
-    made = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]
-    )
+    made = LimitedEnvironment(Generation)
     made.filters["tojson"] = to_json
     made.globals["raise_exception"] = raise_exception
     made.globals["strftime_now"] = lambda format: datetime.now().strftime(format)
+    made.limit_filters()
     return made
 
 
@@ -76,6 +82,7 @@ class ChatTemplates:
     def __init__(self, templates: Mapping[str, str], special_tokens: Mapping[str, Any]) -> None:
         self._templates = templates
         self._special_tokens = special_tokens
+        self._environment: LimitedEnvironment | None = None
         self._compiled: dict[str, Template] = {}
 
     def render(
@@ -114,6 +121,12 @@ class ChatTemplates:
     def _choose(self, asked: str | None, tools: object) -> str:
         """The text of a template: of this name, or `asked` itself, or the model's own."""
         if asked is not None:
+            several = len(self._templates) > 1
+            if several and asked not in self._templates and "{" not in asked:
+                raise ValueError(
+                    f"chat_template {asked!r:.80} is neither a template nor the name of one of "
+                    f"this model's: {', '.join(self._templates)}"
+                )
             return self._templates.get(asked, asked)
         if tools is not None and "tool_use" in self._templates:
             return self._templates["tool_use"]
@@ -128,15 +141,37 @@ class ChatTemplates:
         )
 
     def _render(self, template: str, values: Mapping[str, Any]) -> str:
-        compiled = self._compiled.get(template)
+        environment = self._limits()
         try:
-            if compiled is None:
-                compiled = self._compiled[template] = _environment().from_string(template)
-            return compiled.render(**values)
-        except ModuleNotFoundError:
+            with environment.budget():
+                return self._compile(environment, template).render(**values)
+        except (GaveUpError, MemoryError):
             raise
         except Exception as error:  # of Jinja, and whatever the template's own steps raise
-            raise ValueError(f"chat template: {error}") from error
+            if not isinstance(error, RecursionError) and not began_in(error, *_OF_TEMPLATES):
+                raise
+            raise ValueError(f"chat template: {str(error)[:_MOST_MESSAGE]}") from error
+
+    def _limits(self) -> LimitedEnvironment:
+        if self._environment is None:
+            self._environment = _environment()
+        return self._environment
+
+    def _compile(self, environment: LimitedEnvironment, template: str) -> Template:
+        """A template; the model's own are compiled once, and those that come with a call are not
+        kept."""
+        from packhorse.text.template_sandbox import MOST_SOURCE
+
+        compiled = self._compiled.get(template)
+        if compiled is None:
+            if len(template) > MOST_SOURCE:
+                raise ValueError(
+                    f"it has {len(template)} characters, at most {MOST_SOURCE} are taken"
+                )
+            compiled = environment.from_string(template)
+            if template in self._templates.values():
+                self._compiled[template] = compiled
+        return compiled
 
 
 def check_messages(messages: Any) -> None:

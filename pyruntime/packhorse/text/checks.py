@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from packhorse.packing import Int32Array
+from packhorse.text.foreign_errors import raised_in
 
 if TYPE_CHECKING:
-    from tokenizers import Tokenizer
+    from tokenizers import Encoding, Tokenizer
 
 Encoded = TypeVar("Encoded")
 Text = str | tuple[str, str]
+
+
+def as_texts(texts: Any, name: str = "texts") -> Iterable[Any]:
+    """A single text in a list; several as they are. Raises ValueError for what is neither: an
+    iteration over a dict or a set would give keys, or texts in no order. `name`: for messages."""
+    if isinstance(texts, str):
+        return [texts]
+    unfit = (Mapping, Set, bytes, bytearray, memoryview)
+    if isinstance(texts, unfit) or not isinstance(texts, Iterable):
+        raise ValueError(
+            f"{name} is {texts!r:.80} ({type(texts).__name__}), expected a text, or texts in an "
+            "order, such as a list"
+        )
+    return texts
 
 
 def check_text(text: object, i: int, prompt: str, pairs: bool) -> Text:
@@ -74,18 +91,32 @@ def encode_rows(
     try:
         return encode(list(rows))
     except BaseException as error:  # the package raises nothing narrower
-        if not _is_of_tokenizers(error):
+        if isinstance(error, TypeError | UnicodeEncodeError):
+            for i, row in enumerate(rows, first):
+                _check_characters(row, i)
+        if not raised_in(error, "tokenizers"):
             raise
-        for i, row in enumerate(rows, first):
-            _check_characters(row, i)
         number = first + next((i for i, row in enumerate(rows) if _fails(encode, row)), 0)
         raise ValueError(f"texts[{number}]: {error} ({how})") from None
 
 
-def _is_of_tokenizers(error: BaseException) -> bool:
-    """Whether the package tokenizers may have raised it: a panic of its code in Rust is no
-    Exception, although the tokenizer can still be used after it."""
-    return isinstance(error, Exception) or type(error).__name__ == "PanicException"
+def encode_whole(tokenizer: Tokenizer, text: str, *, special: bool) -> Encoding:
+    """What the tokenizer makes of a text that is not cut, with the tokens that it adds or without.
+    Raises ValueError."""
+    encode = partial(tokenizer.encode_batch, add_special_tokens=special)
+    return encode_rows(encode, [text], 0, "whole")[0]
+
+
+@contextmanager
+def errors_of_tokenizers(where: str) -> Iterator[None]:
+    """Makes a ValueError that begins with `where` of what the package tokenizers raises, and of
+    what is wrong with its file."""
+    try:
+        yield
+    except BaseException as error:
+        if not raised_in(error, "tokenizers", "json"):
+            raise
+        raise ValueError(f"{where}: {error}") from None
 
 
 def _check_characters(row: Text, i: int) -> None:
@@ -103,7 +134,7 @@ def _fails(encode: Callable[[list[Text]], object], text: Text) -> bool:
     try:
         encode([text])
     except BaseException as error:
-        if not _is_of_tokenizers(error):
+        if not raised_in(error, "tokenizers"):
             raise
         return True
     return False

@@ -9,9 +9,13 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from bisect import bisect_left
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
+
+from packhorse.text.foreign_errors import raised_in
+from packhorse.text.giving_up import checkpoint
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -48,7 +52,9 @@ def steps_of(component: Any, children: str) -> list[dict[str, Any]]:
         return []
     try:
         step = json.loads(component.__getstate__())
-    except Exception:  # a step written in Python
+    except Exception as error:  # a step written in Python
+        if not raised_in(error, "tokenizers"):
+            raise
         return [{"type": None}]
     found, rest = [], [step]
     while rest:
@@ -176,11 +182,17 @@ class Cutter:
     def _after(self, text: str, begin: int) -> int:
         """The first place from `begin` on where words part, or the end."""
         assert self._boundary is not None
-        match = self._boundary.search(text, begin)
-        return match.start() if match else len(text)
+        for first in range(begin, len(text), PIECE):
+            checkpoint(first - begin)
+            # As far as the piece, and the two characters that a match looks at.
+            if match := self._boundary.search(text, first, first + PIECE + 2):
+                return match.start()
+        return len(text)
 
     def _plain(self, text: str) -> Any:
-        return self._tokenizer.encode(text, add_special_tokens=False)
+        checkpoint(len(text))
+        # Of the two ways to encode a text, the one that lets other threads run meanwhile.
+        return self._tokenizer.encode_batch([text], add_special_tokens=False)[0]
 
     def shorten(self, text: str, count: int, side: str) -> str:
         """A beginning of `text` (side "right") or an end ("left") that has, on the other side, the
@@ -232,6 +244,9 @@ class Cutter:
             first = self._before(text, begin - self._margin) or previous
             last = self._after(text, end + self._margin) if end < len(text) else end
             encoding = self._plain(text[first:last])
+            if begin == 0 and end == len(text):
+                yield encoding, slice(0, len(encoding)), 0
+                return
             starts = [first + start for start, _ in encoding.offsets]
             own = slice(
                 bisect_left(starts, begin) if begin else 0,
@@ -240,6 +255,12 @@ class Cutter:
             yield encoding, own, first
             previous, begin = begin, end
 
-    def count(self, text: str) -> int:
-        """How many tokens the text has, without special ones."""
-        return sum(own.stop - own.start for _, own, _ in self.pieces(text))
+    def count(self, text: str, most: int = sys.maxsize) -> int:
+        """How many tokens the text has, without special ones; counted no further than beyond
+        `most`."""
+        found = 0
+        for _, own, _ in self.pieces(text):
+            found += own.stop - own.start
+            if found > most:
+                break
+        return found

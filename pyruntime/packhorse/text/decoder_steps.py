@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import codecs
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ _BY_TOKEN = ("Replace", "Strip", "Metaspace", "WordPiece")
 
 
 class Step(Protocol):
-    """One step of a chain."""
+    """One step of a chain. A shallow copy goes on by itself."""
 
     def push(self, text: str) -> Sequence[str]:
         """What is certain when one more string has come."""
@@ -29,6 +29,12 @@ class Step(Protocol):
     def finish(self) -> Sequence[str]:
         """The rest, when nothing comes any more."""
         ...
+
+
+def drop_incomplete(step: Step) -> None:
+    """Forgets a character of which some bytes are missing at the end."""
+    if isinstance(step, _Bytes | _ByteLevel):
+        step.drop_incomplete()
 
 
 class _ByToken:
@@ -57,21 +63,27 @@ class _Bytes:
     is none, as many U+FFFD. Nothing is certain of a run before it ends."""
 
     def __init__(self) -> None:
-        self._run = bytearray()
+        self._run = b""
 
     def push(self, text: str) -> Sequence[str]:
         byte = _BYTES.get(text)
         if byte is not None:
-            self._run.append(byte)
+            self._run += bytes([byte])
             return ()
         return (*self.finish(), text)
 
     def finish(self) -> Sequence[str]:
-        run, self._run = self._run, bytearray()
+        run, self._run = self._run, b""
         try:
             return (run.decode(),) if run else ()
         except UnicodeDecodeError:
             return ("\ufffd",) * len(run)
+
+    def drop_incomplete(self) -> None:
+        decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        decoder.decode(self._run)
+        missing, _ = decoder.getstate()
+        self._run = self._run[: len(self._run) - len(missing)]
 
 
 class _EndsOfWords:
@@ -122,15 +134,37 @@ class _ByteLevel:
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
+    def __copy__(self) -> _ByteLevel:
+        made = _ByteLevel()
+        made._decoder.setstate(self._decoder.getstate())
+        return made
+
     def push(self, text: str) -> Sequence[str]:
-        try:
-            data = bytes([_BYTE_OF[character] for character in text])
-        except KeyError:
-            data = text.encode()
-        return (self._decoder.decode(data),)
+        return (self._decoder.decode(_byte_level(text)),)
 
     def finish(self) -> Sequence[str]:
         return (self._decoder.decode(b"", final=True),)
+
+    def drop_incomplete(self) -> None:
+        self._decoder.reset()
+
+
+def _byte_level(token: str) -> bytes:
+    try:
+        return bytes([_BYTE_OF[character] for character in token])
+    except KeyError:
+        return token.encode()
+
+
+def bytes_of_tokens(decoder: Mapping[str, Any] | None) -> Callable[[str], bytes | None]:
+    """A function that gives the bytes of an entry of the vocabulary which stands for bytes; None
+    for one that stands for text, by what `decoder` of a tokenizer.json says."""
+    kinds = [] if decoder is None else [step["type"] for step in chain_of(decoder)]
+    if "ByteLevel" in kinds:
+        return _byte_level
+    if "ByteFallback" in kinds:
+        return lambda token: bytes([_BYTES[token]]) if token in _BYTES else None
+    return lambda _token: None
 
 
 class Replacement:
@@ -190,15 +224,20 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, dict) and bool(value.get("String"))
 
 
+def chain_of(decoder: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """The steps of a decoder, one by one."""
+    found: Sequence[Mapping[str, Any]] = decoder.get("decoders", (decoder,))
+    return found
+
+
 def make_steps(decoder: Mapping[str, Any] | None) -> list[Step] | None:
     """Fresh steps for `decoder` of a tokenizer.json; None where it has one that cannot say anything
     before the end, or is not known."""
     if decoder is None:
         return [_Spaces()]
-    chain = decoder["decoders"] if decoder["type"] == "Sequence" else [decoder]
     steps: list[Step] = []
     joined = False  # whether what comes is one text, rather than a list of tokens
-    for step in chain:
+    for step in chain_of(decoder):
         kind = step["type"]
         if kind == "Fuse":
             joined = True

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from copy import copy
 from typing import Any, Protocol
 
-from packhorse.text.decoder_steps import Replacement, Step, make_steps
+from packhorse.text.checks import errors_of_tokenizers
+from packhorse.text.decoder_steps import (
+    Replacement,
+    Step,
+    bytes_of_tokens,
+    drop_incomplete,
+    make_steps,
+)
 
 # As transformers cleans up a text: what stands after a space -> what both become.
 CLEANED_UP = {
@@ -32,8 +40,13 @@ class TextStream(Protocol):
         """What is certain of the text when one more token has come."""
         ...
 
-    def finish(self) -> str:
-        """The rest, when nothing comes any more."""
+    def finish(self, cut: bool = False) -> str:
+        """The rest, when nothing comes any more. `cut`: the text was ended from outside, so that
+        its last character may lack bytes; it is left out then."""
+        ...
+
+    def fork(self) -> TextStream:
+        """A stream that goes on from here by itself."""
         ...
 
 
@@ -51,6 +64,7 @@ class Detokenizer:
         added = tokenizer.get_added_tokens_decoder()
         self._special = {token.content for token in added.values() if token.special}
         self._tokens: dict[int, str | None] = {}
+        self._bytes_of = bytes_of_tokens(self._decoder)
 
     def token(self, token_id: int) -> str | None:
         """The entry of the vocabulary; None where it stands for no text."""
@@ -58,6 +72,15 @@ class Detokenizer:
             token = self._tokenizer.id_to_token(token_id)
             self._tokens[token_id] = None if token in self._special else token
         return self._tokens[token_id]
+
+    def name(self, token_id: int) -> str:
+        """The entry of the vocabulary, also of a special token; "" where there is none."""
+        return self._tokenizer.id_to_token(token_id) or ""
+
+    def bytes_of(self, token_id: int) -> bytes | None:
+        """The bytes of a token that stands for some, rather than for text."""
+        token = self.token(token_id)
+        return None if token is None else self._bytes_of(token)
 
     def stream(self, before: Sequence[int] = ()) -> TextStream:
         """A stream for tokens that come after those of `before`, whose text it does not give."""
@@ -82,7 +105,8 @@ class Detokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of all tokens."""
-        text: str = self._tokenizer.decode(list(ids), skip_special_tokens=True)
+        with errors_of_tokenizers("token ids"):
+            text: str = self._tokenizer.decode(list(ids), skip_special_tokens=True)
         for old, new in CLEANED_UP.items() if self._clean_up else ():
             text = text.replace(old, new)
         return text
@@ -104,9 +128,18 @@ class _Stream:
             texts = [made for text in texts for made in step.push(text)]
         return "".join(texts)
 
-    def finish(self) -> str:
-        rest = (self._through(step.finish(), i + 1) for i, step in enumerate(self._steps))
+    def finish(self, cut: bool = False) -> str:
+        rest = []
+        for i, step in enumerate(self._steps):
+            if cut:
+                drop_incomplete(step)
+            rest.append(self._through(step.finish(), i + 1))
         return "".join(rest)
+
+    def fork(self) -> _Stream:
+        made = copy(self)
+        made._steps = [copy(step) for step in self._steps]
+        return made
 
 
 class _Without:
@@ -123,8 +156,11 @@ class _Without:
     def push(self, token: int) -> str:
         return self._cut(self._stream.push(token))
 
-    def finish(self) -> str:
-        return self._cut(self._stream.finish())
+    def finish(self, cut: bool = False) -> str:
+        return self._cut(self._stream.finish(cut))
+
+    def fork(self) -> _Without:
+        return _Without(self._stream.fork(), self._left)
 
 
 class _Whole:
@@ -139,6 +175,12 @@ class _Whole:
         self._ids.append(token)
         return ""
 
-    def finish(self) -> str:
+    def finish(self, cut: bool = False) -> str:
         known = self._detokenizer.decode(self._before)
-        return self._detokenizer.decode([*self._before, *self._ids])[len(known) :]
+        text = self._detokenizer.decode([*self._before, *self._ids])[len(known) :]
+        return text.rstrip("\ufffd") if cut else text
+
+    def fork(self) -> _Whole:
+        made = _Whole(self._detokenizer, self._before)
+        made._ids = list(self._ids)
+        return made

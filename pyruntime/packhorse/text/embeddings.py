@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sized
+from collections.abc import Iterable, Mapping, Sized
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from packhorse.names import EmbeddingDtype
+from packhorse.load_arguments import is_count
+from packhorse.names import EmbeddingDtype, OutputName
+from packhorse.progress_bar import Progress
 from packhorse.result import FloatArray, RunResult
-from packhorse.text.checks import Text
+from packhorse.row_ops import pool
+from packhorse.text.checks import Text, as_texts
 from packhorse.text.parts import Request
-from packhorse.text.runner import Progress, TextRunner, as_texts
+from packhorse.text.runner import TextRunner
 from packhorse.text.settings import choose_prompt
 
 MIN_SAMPLE = 100  # embeddings whose ranges say something about others
@@ -101,8 +104,27 @@ def _check_sample(count: int, dtype: str) -> None:
         )
 
 
+def _pooling_alone(config: Mapping[str, Any]) -> list[Any] | None:
+    """The poolings of a model whose own embeddings have length 1, which are to be done without
+    that; None where its embeddings are as they are wanted."""
+    embedding = config.get("embedding", {})
+    if not embedding.get("normalize"):
+        return None
+    if embedding.get("dense"):
+        raise ValueError(
+            "normalize is false, but this model's embeddings have length 1 and come from dense "
+            "layers after pooling: load it with normalize = false to have others"
+        )
+    pooling = embedding.get("pooling", "mean")
+    return [pooling] if isinstance(pooling, str) else list(pooling)
+
+
 class Embedding:
-    """Texts to embeddings; the arguments are those of `TextModel.embed`."""
+    """Texts to embeddings; the arguments are those of `TextModel.embed`.
+
+    unscaled  embeddings are as they come out of the pooling, also where the model's files say that
+              their length is 1
+    """
 
     def __init__(
         self,
@@ -116,14 +138,15 @@ class Embedding:
         ranges: npt.ArrayLike | None,
         max_length: int | None,
         truncation: bool,
+        unscaled: bool = False,
     ) -> None:
         config = runner.tokenizer.config
         self._runner = runner
         self._size = runner.session.embedding_size
         if truncate_dim is None:
             truncate_dim = config.truncate_dim  # more than there are: all of them
-        elif not 1 <= truncate_dim <= self._size:
-            raise ValueError(f"truncate_dim {truncate_dim} is not between 1 and {self._size}")
+        elif not is_count(truncate_dim) or not 1 <= truncate_dim <= self._size:
+            raise ValueError(f"truncate_dim {truncate_dim!r:.80} is not between 1 and {self._size}")
         self._truncate_dim = truncate_dim
         self._prompt = choose_prompt(config, prompt, prompt_name)
         if self._prompt and not runner.session.config.get("embedding", {}).get(
@@ -134,6 +157,8 @@ class Embedding:
                 'is not supported: pool output "hidden" of the session, or embed with prompt=""'
             )
         self._normalize = normalize
+        self._pooling = _pooling_alone(runner.session.config) if unscaled else None
+        self.output: OutputName = "embedding" if self._pooling is None else "hidden"
         self._dtype = dtype
         self._ranges = ranges
         # Where ranges are not given, they are those of all embeddings.
@@ -145,10 +170,15 @@ class Embedding:
         tokens = self._runner.encode(
             texts, first, self._max_length, truncation=self._truncation, prompt=self._prompt
         )
-        return self._runner.request(tokens.ids, tokens.type_ids, "embedding"), None
+        return self._runner.request(tokens.ids, tokens.type_ids, self.output), None
 
     def finish(self, _texts: object, _kept: None, result: RunResult) -> npt.NDArray[Any]:
-        return self._shrink(result.embedding)
+        if self._pooling is None:
+            return self._shrink(result.embedding)
+        pools = [
+            pool(result.hidden, result.cu_seqlens, pooling, threads=1) for pooling in self._pooling
+        ]
+        return self._shrink(np.concatenate(pools, axis=1))
 
     def _shrink(self, rows: FloatArray) -> npt.NDArray[Any]:
         rows = rows[:, : self._truncate_dim]

@@ -7,10 +7,11 @@ from typing import Any
 
 from packhorse.heads import require_head
 from packhorse.names import AggregationStrategy
+from packhorse.progress_bar import Progress
 from packhorse.result import FloatArray, RunResult
 from packhorse.text.checks import Text
 from packhorse.text.parts import Request
-from packhorse.text.runner import Progress, TextRunner
+from packhorse.text.runner import TextRunner
 from packhorse.text.tagging import (
     STRATEGIES,
     continues_word,

@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from packhorse.generation.results import Generation
 from packhorse.heads import methods_for
+from packhorse.text.chat_template import ChatTemplates
 from packhorse.text.generation import Conversation, TextGeneration
-from packhorse.text.generation_options import ChatCall, GenerateCall
+from packhorse.text.generation_options import ChatCall, GenerateCall, TemplateCall
 from packhorse.text.generator import TextStreaming
 from packhorse.text.loaded import LoadedText
+from packhorse.text.signatures import shows_options
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+    from packhorse.generation.session import GenerationSession
 
 
 def _check_plain(n: int, details: bool) -> None:
@@ -38,6 +42,16 @@ class GeneratingText(LoadedText):
                 "causal language model, with kv_tokens over 0 where its files say otherwise"
             )
         return self._generation
+
+    @property
+    def generation_session(self) -> GenerationSession:
+        """`session`, of a model that generates, with its cache, adapters and statistics. Raises
+        ValueError for a model that does not."""
+        from packhorse.generation.session import GenerationSession
+
+        self._generating("generation_session")
+        assert isinstance(self.session, GenerationSession)
+        return self.session
 
     @overload
     def generate(
@@ -123,6 +137,7 @@ class GeneratingText(LoadedText):
         details: Literal[True],
         **options: Unpack[GenerateCall],
     ) -> list[list[Generation]]: ...
+    @shows_options(GenerateCall)
     def generate(
         self,
         prompt: str | Iterable[str],
@@ -137,17 +152,25 @@ class GeneratingText(LoadedText):
 
         stream   of one prompt: gives the pieces of the text as they come (`TextStreaming`). They
                  never end within a character, and joined they are the text
+        progress of several prompts, as of the methods of `TextModel` that take texts
         details  gives `Generation` objects: text, ids, finish_reason, logprobs, usage
         stop     a text, or several, before the first of which the text ends, whatever tokens it is
                  made of
-        schema, regex, choices
+        include_stop
+                 whether what ends the text, by `stop` or `stop_ids`, is a part of it
+        bad_words
+                 a text, or several, that may not be written: `bad_words_ids` of their tokens, at
+                 the beginning of a text and after a space
+        schema, regex, choices, grammar
                  at most one of them: the output is JSON of this schema (a dict, its text, a class
-                 of pydantic, or True for any JSON), matches a regular expression as a whole, or is
-                 one of some texts. Needs the extra `structured`
+                 of pydantic, or True for any JSON), matches a regular expression as a whole, is
+                 one of some texts, or follows a grammar (llama.cpp's GBNF, or Lark). Needs the
+                 extra `structured`
 
         The other options are those of `Sampling`. What is left out, or None, is as
         generation_config.json or the GGUF file says, else as in `Sampling`: the most probable token
-        each time, up to the end of the context.
+        each time. `max_new_tokens` is 256 where neither says it; what goes beyond the context or
+        the cache ends there, with the finish reason "length".
 
         Raises ValueError: a model that does not generate; a prompt beyond the context (the message
         has both numbers); options that are not acceptable. RuntimeError: the session was closed, or
@@ -216,6 +239,7 @@ class GeneratingText(LoadedText):
         details: bool,
         **options: Unpack[ChatCall],
     ) -> list[Any]: ...
+    @shows_options(ChatCall, ChatTemplates.render)
     def chat(
         self,
         messages: Conversation | Sequence[Conversation],
@@ -248,16 +272,19 @@ class GeneratingText(LoadedText):
             return generation.stream_chat(messages, options)
         return generation.chat(messages, n, details, options)
 
+    @shows_options(GenerateCall)
     def generate_async(self, prompt: str, **options: Unpack[GenerateCall]) -> AsyncIterator[str]:
         """The pieces of one text, for `async for`: as `generate(prompt, stream=True)`. Whoever ends
         the iteration early, or is cancelled, cancels the request. No thread waits meanwhile."""
         return self._generating("generate_async").stream(prompt, options, timeout_s=0).pieces()
 
+    @shows_options(ChatCall, ChatTemplates.render)
     def chat_async(self, messages: Conversation, **options: Unpack[ChatCall]) -> AsyncIterator[str]:
         """The pieces of one answer, for `async for`: as `chat(messages, stream=True)`."""
         generation = self._generating("chat_async")
         return generation.stream_chat(messages, options, timeout_s=0).pieces()
 
-    def apply_chat_template(self, messages: Conversation, **options: Any) -> str:
+    @shows_options(TemplateCall, ChatTemplates.render)
+    def apply_chat_template(self, messages: Conversation, **options: Unpack[TemplateCall]) -> str:
         """The prompt that `chat` makes of a conversation; its options are those of the template."""
         return self._generating("apply_chat_template").templates.render(messages, **options)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from typing import TYPE_CHECKING, Any
 
 from packhorse.packing import Int32Array
+from packhorse.progress_bar import reporting
 from packhorse.text.chat_template import ChatTemplates, Message
-from packhorse.text.checks import check_ids
+from packhorse.text.checks import as_texts, check_ids
 from packhorse.text.detokenizer import Detokenizer
 from packhorse.text.generation_options import (
     CHAT_OPTIONS,
@@ -19,11 +20,14 @@ from packhorse.text.generation_options import (
 from packhorse.text.generator import FOREVER, Generator, TextRequest, TextStreaming, as_asked
 from packhorse.text.runner import TextRunner
 from packhorse.text.structured import Grammars
+from packhorse.text.token_texts import TokenTexts
 
 if TYPE_CHECKING:
     from packhorse_weights.generation_files import GenerationFiles
 
 Conversation = Sequence[Message]
+# Of a text that neither the caller nor the model's files limit.
+DEFAULT_NEW_TOKENS = 256
 
 
 class TextGeneration:
@@ -38,10 +42,17 @@ class TextGeneration:
         self._made_of = (runner, files)
         self._tokenizer = tokenizer
         self._vocab_size = session.vocab_size
-        self._defaults = files.defaults
-        clean_up = tokenizer.config.clean_up_spaces
+        self._defaults = _in_vocabulary(files.defaults, session.vocab_size)
+        self._most_tokens = session.max_context
+        clean_up = tokenizer.config.cleans_up(tokenizer.kind)
         self._generator = Generator(session, Detokenizer(tokenizer.backend, clean_up=clean_up))
+        # Special tokens, and how they are written.
+        self.special_names = {i: tokenizer.token_of(i) for i in tokenizer.special_ids}
         self._grammars = Grammars(tokenizer, session.vocab_size, session.eos_ids)
+        try:
+            self.options(1, {})
+        except ValueError as error:
+            raise ValueError(f"the model's generation_config.json: {error}") from None
         self.templates = ChatTemplates(files.chat_templates, files.special_tokens)
 
     def __reduce__(self) -> tuple[type[TextGeneration], tuple[TextRunner, GenerationFiles]]:
@@ -53,8 +64,20 @@ class TextGeneration:
     def __deepcopy__(self, _memo: object) -> TextGeneration:
         return self
 
-    def _options(self, n: int, options: Mapping[str, Any]) -> RequestOptions:
-        return RequestOptions(self._defaults, self._tokenizer, self._grammars, n, options)
+    def _default_length(self, options: Mapping[str, Any]) -> int | None:
+        """New tokens of a text where neither the caller nor the model's files say how many."""
+        says = options.get("max_new_tokens") is not None
+        if says or {"max_new_tokens", "max_length"} & self._defaults.keys():
+            return None
+        return DEFAULT_NEW_TOKENS
+
+    def options(
+        self, n: int, options: Mapping[str, Any], default_length: int | None = None
+    ) -> RequestOptions:
+        """Those of all requests of one call. Raises ValueError and TypeError."""
+        return RequestOptions(
+            self._defaults, self._tokenizer, self._grammars, n, options, default_length
+        )
 
     def prompt_ids(self, prompt: Any, number: int) -> Int32Array:
         """Of a prompt as it stands, with the tokens that the tokenizer puts around a text."""
@@ -63,17 +86,32 @@ class TextGeneration:
 
     def chat_ids(self, messages: Conversation, options: Mapping[str, Any]) -> Int32Array:
         """Of a conversation: the template writes all special tokens itself."""
-        ids = self._tokenizer.plain_ids(self.templates.render(messages, **options))
+        return self.plain_ids(self.templates.render(messages, **options))
+
+    def plain_ids(self, text: str) -> Int32Array:
+        """Of a text, without the tokens that the tokenizer puts around one."""
+        ids = self._tokenizer.plain_ids(text)
         check_ids(self._tokenizer.backend, [ids], self._vocab_size, 0)
         return ids
+
+    def refuse_longer(self, prompt: str, name: str) -> None:
+        """Raises ValueError, which begins with a name, for a prompt that the context has no room
+        for, before all of it is tokenized."""
+        try:
+            self._tokenizer.refuse_longer_prompt(prompt, self._most_tokens)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
 
     def generate(
         self, prompt: str | Iterable[str], n: int, details: bool, options: Mapping[str, Any]
     ) -> Any:
         check_options("generate", options, GenerateCall)
-        prompts = [prompt] if isinstance(prompt, str) else prompt
+        prompts = as_texts(prompt, "prompts")
         named = ((f"prompts[{i}]", self.prompt_ids(one, i)) for i, one in enumerate(prompts))
-        found = self._generator.run(named, self._options(n, options), continues=True)
+        asked = self.options(n, options, self._default_length(options))
+        total = len(prompts) if isinstance(prompts, Sized) else None
+        with reporting(options.get("progress")) as report:
+            found = self._generator.run(named, asked, report, total, continues=True)
         results = [as_asked(one, n, details) for one in found]
         return results[0] if isinstance(prompt, str) else results
 
@@ -82,9 +120,17 @@ class TextGeneration:
     ) -> TextStreaming:
         """`timeout_s`: as of `Session.submit`."""
         check_options("generate", options, GenerateCall)
-        asked = self._options(1, options)
+        asked = self.options(1, options, self._default_length(options))
         _check_stream("prompt", prompt, isinstance(prompt, str), asked)
         return self._generator.stream("prompt", self.prompt_ids(prompt, 0), asked, True, timeout_s)
+
+    def token_texts(self, ids: Int32Array) -> TokenTexts:
+        """What each of some tokens, which are a whole text, adds to it."""
+        texts = self._generator.token_texts()
+        for token in ids.tolist():
+            texts.push(token)
+        texts.finish()
+        return texts
 
     @property
     def defaults(self) -> Mapping[str, Any]:
@@ -95,16 +141,13 @@ class TextGeneration:
         self,
         name: str,
         prompt: Int32Array,
-        n: int,
-        options: Mapping[str, Any],
+        options: RequestOptions,
         *,
         continues: bool,
     ) -> TextRequest:
         """Starts generating from token ids, without waiting for anything. Arguments as of
-        `Generator.submit` and `generate`."""
-        check_options("submit", options, GenerateCall)
-        asked = self._options(n, options)
-        return self._generator.submit(name, prompt, asked, continues, timeout_s=0)
+        `Generator.submit`."""
+        return self._generator.submit(name, prompt, options, continues, timeout_s=0)
 
     def chat(
         self,
@@ -120,7 +163,9 @@ class TextGeneration:
             (f"messages[{i}]" if several else "messages", self.chat_ids(chat, of_template))
             for i, chat in enumerate(chats)
         )
-        found = self._generator.run(named, self._options(n, rest), continues=False)
+        asked = self.options(n, rest, self._default_length(rest))
+        with reporting(rest.get("progress")) as report:
+            found = self._generator.run(named, asked, report, len(chats), continues=False)
         results = [as_asked(one, n, details) for one in found]
         return results if several else results[0]
 
@@ -129,10 +174,19 @@ class TextGeneration:
     ) -> TextStreaming:
         """`timeout_s`: as of `Session.submit`."""
         of_template, rest = _split(options)
-        asked = self._options(1, rest)
+        asked = self.options(1, rest, self._default_length(rest))
         _check_stream("conversation", messages, not _are_several(messages), asked)
         ids = self.chat_ids(messages, of_template)
         return self._generator.stream("messages", ids, asked, False, timeout_s)
+
+
+def _in_vocabulary(defaults: Mapping[str, Any], size: int) -> dict[str, Any]:
+    """Files may suppress tokens that the model does not have."""
+    found = dict(defaults)
+    for name in ("suppress_tokens", "begin_suppress_tokens"):
+        if isinstance(ids := found.get(name), list):
+            found[name] = [one for one in ids if not (isinstance(one, int) and one >= size)]
+    return found
 
 
 def _split(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -156,5 +210,5 @@ def _are_several(messages: Any) -> bool:
 def _check_stream(name: str, value: object, is_one: bool, options: RequestOptions) -> None:
     if not is_one:
         raise ValueError(f"stream=True takes one {name}, found {value!r:.80}")
-    if options.sampling().num_beams > 1:
+    if options.num_beams > 1:
         raise ValueError("stream=True gives a text as it comes: num_beams must be 1")

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import select
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from packhorse.generation.request import GenerationRequest
-from packhorse.generation.results import FinishReason, GeneratedTokens, Generation
+from packhorse.generation.results import FinishReason, GeneratedTokens, Generation, TokenText
 from packhorse.packing import Int32Array
 from packhorse.text.detokenizer import Detokenizer, TextStream
 from packhorse.text.generation_options import RequestOptions
 from packhorse.text.stop_strings import StopStrings
+from packhorse.text.token_texts import TokenTexts
 
 if TYPE_CHECKING:
     from packhorse._generation import NativeMailbox
@@ -30,16 +31,20 @@ class _Sequence:
         self,
         request: GenerationRequest,
         number: int,
-        stream: TextStream,
-        stops: Sequence[str],
+        stream: TextStream | TokenTexts,
+        stops: StopStrings,
         silent: frozenset[int],
     ) -> None:
         """`silent`: tokens that end the sequence, and stand for no text."""
         self._request, self._number = request, number
-        self._stream, self._stops = stream, StopStrings(stops)
+        self._stream, self._stops = stream, stops
+        self._texts = stream if isinstance(stream, TokenTexts) else None
         self._silent = silent
         self._size = 0  # tokens that were read
         self._pieces: list[str] = []
+        self._characters = 0  # of all pieces
+        self._token_texts: list[TokenText] = []
+        self._top_texts: list[list[TokenText]] = []
         self.ended = False
 
     def read(self) -> str:
@@ -52,12 +57,18 @@ class _Sequence:
             self._size += 1
             if token not in self._silent:
                 text += self._stops.push(self._stream.push(token))
+            elif self._texts is not None:
+                self._texts.push_silent(token)
             if self._stops.found is not None:
                 break
         if finished and self._stops.found is None:
-            text += self._stops.push(self._stream.finish()) + self._stops.finish()
+            rest = self._stream.finish(cut=finished != "stop")
+            text += self._stops.push(rest) + self._stops.finish()
         self.ended = bool(finished) or self._stops.found is not None
+        if self.ended and self._texts is not None:
+            self._texts.stop()
         self._pieces.append(text)
+        self._characters += len(text)
         return text
 
     def result(self) -> Generation:
@@ -73,7 +84,21 @@ class _Sequence:
         }
         if self._request.sampling.n == 1:  # what came after a stop string is not given
             fields["usage"] = replace(found.usage, new_tokens=size)
+        if self._texts is not None:
+            self._find_token_texts(self._texts, found)
+            fields["token_texts"] = list(self._token_texts)
+            fields["top_texts"] = list(self._top_texts)
         return Generation(**fields, text="".join(self._pieces))
+
+    def _find_token_texts(self, texts: TokenTexts, found: GeneratedTokens) -> None:
+        count = self._size if self.ended else texts.count(self._characters)
+        for i in range(len(self._token_texts), count):
+            own = texts.added(i, self._characters)
+            self._token_texts.append(own)
+            row = found.top_logprobs[i] if found.top_logprobs else []
+            self._top_texts.append(
+                [own if id == found.ids[i] else texts.would_add(i, id) for id, _ in row]
+            )
 
 
 class TextRequest:
@@ -203,6 +228,10 @@ class Generator:
         self._session = session
         self._detokenizer = detokenizer
 
+    def token_texts(self, before: Sequence[int] = ()) -> TokenTexts:
+        """The text of a sequence that goes on after some tokens, token by token."""
+        return TokenTexts(self._detokenizer, before)
+
     def submit(
         self,
         name: str,
@@ -216,16 +245,27 @@ class Generator:
                    own
         timeout_s  as of `Session.submit`
         """
-        sampling = options.sampling()
         try:
+            sampling = options.sampling(prompt.size)
+            # What the context or the cache has no room for is left out. Beams share pages, and the
+            # session alone knows what they have room for.
+            if options.default_length is not None and sampling.num_beams == 1:
+                room = max(1, self._session.max_context - prompt.size)
+                sampling = replace(sampling, max_new_tokens=min(options.default_length, room))
             request = self._session.submit(prompt, sampling, timeout_s=timeout_s)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
-        silent = {*sampling.stop_ids, *(() if sampling.ignore_eos else self._session.eos_ids)}
+        ends = {*sampling.stop_ids, *(() if sampling.ignore_eos else self._session.eos_ids)}
+        silent = frozenset(() if options.include_stop else ends)
         before = prompt.tolist() if continues else []
+        plain = sampling.logprobs is None
         sequences = [
             _Sequence(
-                request, i, self._detokenizer.stream(before), options.stops, frozenset(silent)
+                request,
+                i,
+                self._detokenizer.stream(before) if plain else self.token_texts(before),
+                StopStrings(options.stops, include=options.include_stop),
+                silent,
             )
             for i in range(sampling.n)
         ]
@@ -248,11 +288,16 @@ class Generator:
         self,
         prompts: Iterable[tuple[str, Int32Array]],
         options: RequestOptions,
+        report: Callable[[int, int | None], object] | None,
+        total: int | None,
         *,
         continues: bool,
     ) -> list[list[Generation]]:
         """All texts of any number of prompts (name, ids), in order. An error or Ctrl-C cancels what
-        still runs."""
+        still runs.
+
+        report  called with the number of prompts whose texts have ended, and with `total`
+        """
         mailbox = self._session.mailbox()
         running: dict[int, TextRequest] = {}
         found: dict[int, list[Generation]] = {}
@@ -265,6 +310,8 @@ class Generator:
                 if request.ended:
                     request.request.listen(None)
                     found[number] = running.pop(number).results()
+                    if report is not None:
+                        report(len(found), total)
 
         try:
             for number, (name, ids) in enumerate(prompts):

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypedDict
 
 import numpy as np
 
 from packhorse.heads import classifier_of, require_head
-from packhorse.names import Truncation
-from packhorse.pairs import sigmoid
+from packhorse.names import ScoreActivation, Truncation
+from packhorse.pairs import check_activation, sigmoid
+from packhorse.progress_bar import Progress
 from packhorse.result import FloatArray, RunResult
 from packhorse.text.checks import Text
 from packhorse.text.parts import Request
-from packhorse.text.runner import Progress, TextRunner
+from packhorse.text.runner import TextRunner
 
 
 class Label(TypedDict):
-    """A label of a text or pair, and its probability (the logit itself of a regression)."""
+    """A label of a text or pair, and its probability; of a regression, or where that is asked for,
+    its logit."""
 
     label: str
     score: float
@@ -43,14 +45,20 @@ def check_classifier(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return classifier
 
 
-def probabilities(classifier: Mapping[str, Any], logits: FloatArray) -> FloatArray:
-    """[B, labels], as transformers' text classification computes them."""
+_ACTIVATIONS: Mapping[str, Callable[[FloatArray], FloatArray]] = {
+    "softmax": softmax,
+    "sigmoid": sigmoid,
+    "none": lambda logits: logits,
+}
+
+
+def default_activation(classifier: Mapping[str, Any]) -> ScoreActivation:
+    """What transformers' text classification makes scores of a classifier's logits with."""
     problem = classifier.get("problem", "single_label")
     if problem == "regression":
-        return logits
-    if problem == "multi_label" or logits.shape[1] == 1:
-        return sigmoid(logits)
-    return softmax(logits)
+        return "none"
+    single = len(classifier.get("labels", ())) == 1
+    return "sigmoid" if problem == "multi_label" or single else "softmax"
 
 
 def best_labels(labels: Sequence[str], scores: FloatArray, top_k: int | None) -> list[list[Label]]:
@@ -72,11 +80,14 @@ class Classification:
         top_k: int | None,
         max_length: int | None,
         truncation: bool | Truncation,
+        activation: ScoreActivation | None = None,
     ) -> None:
         if top_k is not None and top_k < 1:
             raise ValueError(f"top_k is {top_k}, expected a positive number or None")
         self._runner = runner
-        self._classifier = check_classifier(runner.session.config)
+        classifier = check_classifier(runner.session.config)
+        check_activation(activation, *_ACTIVATIONS)
+        self._activation = _ACTIVATIONS[activation or default_activation(classifier)]
         self._top_k = top_k
         self._max_length = runner.longest(max_length)
         self._truncation = truncation
@@ -86,7 +97,7 @@ class Classification:
         return self._runner.request(tokens.ids, tokens.type_ids, "logits"), None
 
     def finish(self, _texts: object, _kept: None, result: RunResult) -> list[Any]:
-        scores = probabilities(self._classifier, result.logits)
+        scores = self._activation(result.logits)
         best = best_labels(self._runner.session.labels, scores, self._top_k)
         return [row[0] for row in best] if self._top_k == 1 else best
 

@@ -6,12 +6,16 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from packhorse.device import check_device
 from packhorse.dtypes import choose_dtype
-from packhorse.names import AttentionAlgorithm, CacheDtype, Dtype, Pooling
+from packhorse.load_arguments import check_load
+from packhorse.names import AskedDtype, AttentionAlgorithm, CacheDtype, Pooling
 from packhorse.options import ModelPath
 from packhorse.planning import plan_memory
+from packhorse.progress_bar import shows_loading
 from packhorse.session import Session
 from packhorse.text.generation import TextGeneration
+from packhorse.text.other_names import missing_attribute
 from packhorse.text.runner import TextRunner
 from packhorse.text.settings import longest_sequence
 from packhorse.text.tokenizer import TextTokenizer
@@ -59,18 +63,19 @@ class LoadedText:
         self._runner = runner
 
     @classmethod
+    @shows_loading
     def load(
         cls: type[Self],
         path: ModelPath,
         device: str = "cpu",
-        dtype: Dtype | None = None,
+        dtype: AskedDtype | None = None,
         *,
         max_length: int | None = None,
         max_tokens: int | None = None,
         max_sequences: int | None = None,
         threads: int | None = None,
         pin_threads: bool = False,
-        memory_limit: int | None = None,
+        memory_limit: int | str | None = None,
         output_slots: int = 2,
         max_predictions: int = 0,
         reranker: str | Mapping[str, Any] | None = None,
@@ -84,24 +89,32 @@ class LoadedText:
         max_adapters: int = 0,
         max_adapter_rank: int = 16,
         draft: ModelPath | None = None,
-        draft_dtype: Dtype | None = None,
+        draft_dtype: AskedDtype | None = None,
         draft_tokens: int | None = None,
         kv_cache_dtype: CacheDtype | None = None,
+        generation_config: bool = True,
+        progress: bool | None = None,
     ) -> Self:
         """Loads a model with its tokenizer. `path`, `device` and `dtype` are as in `Session.load`.
 
         max_length  where to cut texts; None: as the model's files say
         max_tokens  tokens of the largest batch; None: 8192, or `max_length` where that is more; for
                     a model that generates, as in `Session.load`
+        generation_config
+                    whether a model that generates does so as its generation_config.json says where
+                    a call says nothing else. False: by the defaults of `Sampling`; the tokens that
+                    end a text still count
 
         The other arguments are those of `Session.load`.
 
         Raises as `Session.load`; ValueError also for a tokenizer that is missing or not usable,
         ModuleNotFoundError without the package tokenizers.
         """
+        check_load(locals())
         from packhorse_weights import find_model, inspect_checkpoint
         from packhorse_weights.generation_files import generates, read_generation
 
+        check_device(device)
         path = find_model(path, revision)
         checkpoint = inspect_checkpoint(path, reranker, pooling, normalize)
         spec = checkpoint.spec
@@ -111,6 +124,8 @@ class LoadedText:
         if not generation:
             of_dtype = checkpoint.spec_in(dtype)
             plan_memory(of_dtype, device, dtype, max_tokens=1, max_sequences=1)  # checks the spec
+        # Before anything large is loaded.
+        files = read_generation(path, settings=generation_config) if generation else None
         tokenizer = TextTokenizer.load(path)
         if max_tokens is None and not generation:
             max_tokens = max(8192, longest_sequence(spec, max_length))
@@ -138,8 +153,14 @@ class LoadedText:
             draft_dtype=draft_dtype,
             draft_tokens=draft_tokens,
             kv_cache_dtype=kv_cache_dtype,
+            progress=False,
         )
-        return cls(session, tokenizer, max_length, read_generation(path) if generation else None)
+        return cls(session, tokenizer, max_length, files)
+
+    if not TYPE_CHECKING:  # type checkers would accept any name if they saw this
+
+        def __getattr__(self, name: str) -> Any:
+            raise missing_attribute(type(self).__name__, name)
 
     def close(self) -> None:
         """Closes the session (`Session.close`). Methods that need it raise RuntimeError then."""

@@ -15,7 +15,7 @@ from packhorse.result import FloatArray, RunResult
 from packhorse.text.checks import Text
 from packhorse.text.labels import softmax
 from packhorse.text.parts import Request
-from packhorse.text.runner import TextRunner, as_texts
+from packhorse.text.runner import TextRunner
 
 
 class Word(TypedDict):
@@ -56,6 +56,7 @@ class MaskFilling:
             raise ValueError(f"top_k is {top_k}, expected 1 or more")
         self._mask_id = mask_id
         self._top_k = top_k
+        self._unknown: list[str] = []  # targets that are not in the vocabulary
         self._wanted = None if targets is None else self._target_ids(targets)
         self._max_length = runner.longest(max_length)
         self._truncation = truncation
@@ -63,17 +64,16 @@ class MaskFilling:
     def _target_ids(self, targets: str | Iterable[str]) -> Int32Array:
         tokenizer = self._runner.tokenizer
         found = set()
-        for target in as_texts(targets):
+        for target in [targets] if isinstance(targets, str) else targets:
             number = tokenizer.id_of(str(target))
             if number is None:
                 ids = tokenizer.plain_ids(str(target))
                 if not ids.size:
                     raise ValueError(f"targets: {target!r:.80} has no tokens")
                 number = int(ids[0])
-                warnings.warn(
+                self._unknown.append(
                     f"targets: {target!r:.80} is not in the vocabulary, its first token "
-                    f"{tokenizer.token_of(number)!r} is taken",
-                    stacklevel=4,  # who called the method of TextModel
+                    f"{tokenizer.token_of(number)!r} is taken"
                 )
             found.add(number)
         if not found:
@@ -136,6 +136,9 @@ class MaskFilling:
         return found
 
     def run(self, texts: str | Iterable[str]) -> Any:
+        # Python keeps every warning's text for good, so that a server gives none.
+        for message in self._unknown:
+            warnings.warn(message, stacklevel=3)  # who called the method of TextModel
         # The logits of a chunk are all kept at once, and every text has a mask: one run's masks.
         chunk = min(self._runner.session.max_sequences, self._most)
         return self._runner.results_of_texts(self, texts, None, chunk=chunk)

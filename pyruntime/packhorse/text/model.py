@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sized
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 import numpy as np
 import numpy.typing as npt
 
-from packhorse.names import AggregationStrategy, EmbeddingDtype, Truncation
+from packhorse.names import AggregationStrategy, EmbeddingDtype, ScoreActivation, Truncation
+from packhorse.progress_bar import Progress
 from packhorse.result import FloatArray
+from packhorse.retrieval import SimilarityFunction, similarity
 from packhorse.text.answers import Answering
+from packhorse.text.async_methods import AwaitedText, show_signatures
 from packhorse.text.checks import Text
 from packhorse.text.embeddings import Embedding
 from packhorse.text.entities import TokenClassification
-from packhorse.text.generating import GeneratingText
 from packhorse.text.labels import Classification, Label
 from packhorse.text.masks import MaskFilling, Word
-from packhorse.text.runner import Progress
+from packhorse.text.other_names import says_our_names
 from packhorse.text.scores import Pairs, Scoring
 from packhorse.text.spans import Answer, AnswerOptions
 from packhorse.text.sparse import SparseEmbedding, SparseVector
@@ -29,16 +31,16 @@ if TYPE_CHECKING:
 
     from packhorse.text.call_types import (
         AnswerCall,
+        ClassifyCall,
         EmbedCall,
         EntityCall,
         MaskCall,
-        PairCall,
         PromptCall,
         ScoreCall,
     )
 
 
-class TextModel(GeneratingText):
+class TextModel(AwaitedText):
     """A session and the tokenizer of its model. Made by `load`.
 
     Texts may be any iterable, generators included, of any number: they are tokenized in chunks,
@@ -50,7 +52,8 @@ class TextModel(GeneratingText):
     truncation  True: what is longer is cut, and counted in `num_truncated`; of pairs, token by
                 token off the longer text, or off one of them ("only_first", "only_second"). False:
                 it is a ValueError that names the text
-    progress    called with (texts done, texts in total or None)
+    progress    called with (texts done, texts in total or None); True: a bar on stderr; None: one
+                where that is a terminal and the call takes more than two seconds; False: none
 
     Any number of threads may use one model: their requests share batches (docs/text.md).
     """
@@ -87,6 +90,7 @@ class TextModel(GeneratingText):
     def embed(
         self, texts: str | Iterable[str], *, dtype: EmbeddingDtype, **options: Unpack[EmbedCall]
     ) -> npt.NDArray[Any]: ...
+    @says_our_names
     def embed(
         self,
         texts: str | Iterable[str],
@@ -100,6 +104,7 @@ class TextModel(GeneratingText):
         max_length: int | None = None,
         truncation: bool = True,
         progress: Progress | None = None,
+        show_progress_bar: bool | None = None,
     ) -> npt.NDArray[Any]:
         """Embeddings [texts, dims]; [dims] of a single str.
 
@@ -109,7 +114,9 @@ class TextModel(GeneratingText):
                       `truncate_dim` of config_sentence_transformers.json says, else all
         normalize     to length 1, after that. None: the model's own embeddings have length 1 where
                       its files say so, and what is cut of them is left as it is, as in
-                      sentence-transformers
+                      sentence-transformers. False is the same as None
+        show_progress_bar
+                      as `progress`, where that is not given
         dtype         "float32", "float16", "int8", "uint8", "binary" or "ubinary", with `ranges` as
                       `quantize_embeddings` says; but int8 and uint8 without ranges are a ValueError
                       where there are fewer than 100 texts to take them from
@@ -125,7 +132,13 @@ class TextModel(GeneratingText):
             max_length=max_length,
             truncation=truncation,
         )
-        return task.run(texts, progress)
+        return task.run(texts, show_progress_bar if progress is None else progress)
+
+    def similarity(self, a: npt.ArrayLike, b: npt.ArrayLike) -> FloatArray:
+        """How alike embeddings [N, dims] and [M, dims] are: float32 [N, M], a higher number for
+        those that are more so. By the function that the model's files name, as
+        sentence-transformers does it, else the cosine (`packhorse.similarity`)."""
+        return similarity(a, b, cast(SimilarityFunction, self.tokenizer.config.similarity))
 
     @overload
     def embed_sparse(self, texts: str, **options: Unpack[PromptCall]) -> SparseVector: ...
@@ -133,6 +146,7 @@ class TextModel(GeneratingText):
     def embed_sparse(
         self, texts: Iterable[str], **options: Unpack[PromptCall]
     ) -> list[SparseVector]: ...
+    @says_our_names
     def embed_sparse(
         self,
         texts: str | Iterable[str],
@@ -165,6 +179,7 @@ class TextModel(GeneratingText):
     def embed_tokens(
         self, texts: Iterable[str], **options: Unpack[PromptCall]
     ) -> list[FloatArray]: ...
+    @says_our_names
     def embed_tokens(
         self,
         texts: str | Iterable[str],
@@ -196,12 +211,14 @@ class TextModel(GeneratingText):
     def score(
         self, query: str, documents: Iterable[str], **options: Unpack[ScoreCall]
     ) -> FloatArray: ...
+    @says_our_names
     def score(
         self,
         query: str,
         documents: str | Iterable[str],
         *,
         instruction: str | None = None,
+        activation: ScoreActivation | None = None,
         max_length: int | None = None,
         truncation: bool | Truncation = True,
         progress: Progress | None = None,
@@ -214,15 +231,21 @@ class TextModel(GeneratingText):
         if not isinstance(query, str):
             raise ValueError(f"query is {query!r:.80}, expected a str")
         task = Scoring(
-            self._runner, instruction=instruction, max_length=max_length, truncation=truncation
+            self._runner,
+            instruction=instruction,
+            max_length=max_length,
+            truncation=truncation,
+            activation=activation,
         )
         return task.run_query(query, documents, progress)
 
+    @says_our_names
     def score_pairs(
         self,
         pairs: Pairs,
         *,
         instruction: str | None = None,
+        activation: ScoreActivation | None = None,
         max_length: int | None = None,
         truncation: bool | Truncation = True,
         progress: Progress | None = None,
@@ -237,6 +260,7 @@ class TextModel(GeneratingText):
                      default prompt, else its template's. Their texts, written as one, are cut on
                      the side that the tokenizer's files say; what the template puts around them
                      stays
+        activation   "sigmoid", or "none" for logits, in place of the checkpoint's; None: its own
 
         Raises ValueError: the model scores no pairs, or its spec's template is not usable; an
         instruction where the model or its template takes none; truncation to one text of a pair
@@ -244,26 +268,31 @@ class TextModel(GeneratingText):
         or is more than the model's; a pair longer than that with `truncation=False`.
         """
         task = Scoring(
-            self._runner, instruction=instruction, max_length=max_length, truncation=truncation
+            self._runner,
+            instruction=instruction,
+            max_length=max_length,
+            truncation=truncation,
+            activation=activation,
         )
         return task.run(pairs, len(pairs) if isinstance(pairs, Sized) else None, progress)
 
     @overload
     def classify(
-        self, texts: str, *, top_k: Literal[1] = ..., **options: Unpack[PairCall]
+        self, texts: str, *, top_k: Literal[1] = ..., **options: Unpack[ClassifyCall]
     ) -> Label: ...
     @overload
     def classify(
-        self, texts: str, *, top_k: int | None, **options: Unpack[PairCall]
+        self, texts: str, *, top_k: int | None, **options: Unpack[ClassifyCall]
     ) -> list[Label]: ...
     @overload
     def classify(
-        self, texts: Iterable[Text], *, top_k: Literal[1] = ..., **options: Unpack[PairCall]
+        self, texts: Iterable[Text], *, top_k: Literal[1] = ..., **options: Unpack[ClassifyCall]
     ) -> list[Label]: ...
     @overload
     def classify(
-        self, texts: Iterable[Text], *, top_k: int | None, **options: Unpack[PairCall]
+        self, texts: Iterable[Text], *, top_k: int | None, **options: Unpack[ClassifyCall]
     ) -> list[list[Label]]: ...
+    @says_our_names
     def classify(
         self,
         texts: str | Iterable[Text],
@@ -271,6 +300,7 @@ class TextModel(GeneratingText):
         top_k: int | None = 1,
         max_length: int | None = None,
         truncation: bool | Truncation = True,
+        activation: ScoreActivation | None = None,
         progress: Progress | None = None,
     ) -> Any:
         """The best label of each text or pair, {"label": ..., "score": its probability}, in a list.
@@ -279,9 +309,16 @@ class TextModel(GeneratingText):
         labels. A single str gives its own result. Probabilities are a softmax over the labels, or a
         sigmoid of each one where the model was trained for several at once or has but one; a
         regression gives its logit.
+
+        activation  "softmax", "sigmoid", or "none" for logits, in place of these; with "none" and
+                    several labels scores are what sentence-transformers' CrossEncoder predicts
         """
         task = Classification(
-            self._runner, top_k=top_k, max_length=max_length, truncation=truncation
+            self._runner,
+            top_k=top_k,
+            max_length=max_length,
+            truncation=truncation,
+            activation=activation,
         )
         return task.run(texts, progress)
 
@@ -325,6 +362,7 @@ class TextModel(GeneratingText):
         aggregation_strategy: AggregationStrategy,
         **options: Unpack[EntityCall],
     ) -> list[Any]: ...
+    @says_our_names
     def classify_tokens(
         self,
         texts: str | Iterable[str],
@@ -387,6 +425,7 @@ class TextModel(GeneratingText):
         top_k: int,
         **options: Unpack[AnswerCall],
     ) -> list[list[Answer]]: ...
+    @says_our_names
     def answer(
         self,
         question: str | Iterable[str],
@@ -429,6 +468,7 @@ class TextModel(GeneratingText):
     def fill_mask(
         self, texts: Iterable[str], **options: Unpack[MaskCall]
     ) -> list[list[Word] | Any]: ...
+    @says_our_names
     def fill_mask(
         self,
         texts: str | Iterable[str],
@@ -454,3 +494,6 @@ class TextModel(GeneratingText):
             self._runner, top_k=top_k, targets=targets, max_length=max_length, truncation=truncation
         )
         return task.run(texts)
+
+
+show_signatures(TextModel)

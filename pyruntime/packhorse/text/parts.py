@@ -84,6 +84,13 @@ class PartRunner:
         """Whether one batch may hold so much."""
         return all(number <= limit for number, limit in zip(size, self.limits, strict=True))
 
+    def numbers(self, request: Request) -> int:
+        """How many numbers the outputs of a request are."""
+        rows = [ends[-1] for ends in request.ends()]
+        return sum(
+            rows[self._counted(name)] * self._shapes[name].columns for name in request.outputs
+        )
+
     def cut(self, request: Request, max_tokens: int | None = None) -> tuple[RunResult, list[Part]]:
         """(the result of the request, whose arrays are not written yet; the parts to write them)
 

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from itertools import chain
 from typing import Any, Protocol, TypeVar
 
 from packhorse.names import OutputName
 from packhorse.packing import Int32Array
+from packhorse.progress_bar import Progress, reporting
 from packhorse.result import RunResult
 from packhorse.session import Session
 from packhorse.text.batching import Batcher
-from packhorse.text.checks import Text, check_types
+from packhorse.text.checks import Text, as_texts, check_types
 from packhorse.text.parts import Request
 from packhorse.text.settings import longest_sequence
 from packhorse.text.streaming import prepare_ahead
 from packhorse.text.token_arrays import TokenArrays
 from packhorse.text.tokenizer import TextTokenizer, Tokens
 
-Progress = Callable[[int, int | None], object]
 Item = TypeVar("Item")
 Kept = TypeVar("Kept")
 Found = TypeVar("Found", covariant=True)
@@ -41,10 +41,6 @@ class Task(Protocol[Item, Kept, Found]):
         ...
 
 
-def as_texts(texts: str | Iterable[Text]) -> Iterable[Text]:
-    return [texts] if isinstance(texts, str) else texts
-
-
 class TextRunner:
     """A session, the tokenizer of its model, and how long a text may be, for any number of tasks
     and threads. Nothing is locked while texts are made tokens; requests of several threads share
@@ -59,6 +55,7 @@ class TextRunner:
         types = session.config.get("type_vocab_size", 0)
         self._num_types = types if types > 1 and tokenizer.config.type_ids else 0
         self._batcher = Batcher(session)
+        self.most_windows: int | None = None  # of all texts that are prepared together
 
     def _check_length(self, max_length: int | None) -> int:
         longest = longest_sequence(self.session.config, max_length)
@@ -103,7 +100,7 @@ class TextRunner:
         self,
         task: Task[Item, Kept, Found],
         items: Iterable[Item],
-        progress: Progress | None = None,
+        progress: Progress | None = False,
         *,
         total: int | None = None,
         chunk: int | None = None,
@@ -118,12 +115,13 @@ class TextRunner:
             total = len(items)
         done = 0
         size = self.session.max_sequences if chunk is None else chunk
-        for some, (request, kept) in prepare_ahead(items, size, task.prepare):
-            result = self._batcher.run(request)
-            done += len(some)
-            if progress is not None:
-                progress(done, total)
-            yield task.finish(some, kept, result)
+        with reporting(progress) as report:
+            for some, (request, kept) in prepare_ahead(items, size, task.prepare):
+                result = self._batcher.run(request)
+                done += len(some)
+                if report is not None:
+                    report(done, total)
+                yield task.finish(some, kept, result)
 
     def results_of_texts(
         self,

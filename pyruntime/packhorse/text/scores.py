@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from packhorse.names import Truncation
-from packhorse.pairs import as_scores, check_scores
+from packhorse.names import ScoreActivation, Truncation
+from packhorse.pairs import as_scores, check_activation, check_scores
+from packhorse.progress_bar import Progress
 from packhorse.result import FloatArray, RunResult
-from packhorse.text.checks import Text
+from packhorse.text.checks import Text, as_texts
 from packhorse.text.parts import Request
-from packhorse.text.runner import Progress, TextRunner, as_texts
+from packhorse.text.runner import TextRunner
 from packhorse.text.settings import choose_prompt
 from packhorse.text.template import find_template
 from packhorse.text.tokenizer import NO_FRAME
@@ -21,7 +22,7 @@ Pairs = Iterable[tuple[str, str]]
 
 
 def _checked(pairs: Pairs) -> Iterator[tuple[str, str]]:
-    for i, pair in enumerate(pairs):
+    for i, pair in enumerate(as_texts(pairs, "pairs")):
         if isinstance(pair, tuple | list) and len(pair) == 2:
             query, document = pair
             if isinstance(query, str) and isinstance(document, str):
@@ -43,8 +44,11 @@ class Scoring:
         instruction: str | None,
         max_length: int | None,
         truncation: bool | Truncation,
+        activation: ScoreActivation | None = None,
     ) -> None:
         self._runner = runner
+        check_activation(activation, "sigmoid", "none")
+        self._activation = activation
         config = runner.session.config
         check_scores(config)
         self._prompt = choose_prompt(runner.tokenizer.config, None, None)
@@ -79,7 +83,7 @@ class Scoring:
         return self._runner.request(tokens.ids, tokens.type_ids, "logits"), None
 
     def finish(self, _texts: object, _kept: None, result: RunResult) -> FloatArray:
-        return as_scores(self._runner.session.config, result.logits)
+        return as_scores(self._runner.session.config, result.logits, self._activation)
 
     def _written(self, pairs: Pairs) -> Iterator[Text]:
         """Each pair as the model reads it: two texts, or one where there is a template."""
@@ -97,7 +101,7 @@ class Scoring:
         self, query: str, documents: str | Iterable[str], progress: Progress | None
     ) -> Any:
         """Of one query and many documents, or one: then its score alone."""
-        chosen = as_texts(documents)
+        chosen = as_texts(documents, "documents")
         total = len(chosen) if isinstance(chosen, Sized) else None
         # Whether a document is a text is checked with its number, as a pair.
         pairs: Iterator[Any] = ((query, document) for document in chosen)

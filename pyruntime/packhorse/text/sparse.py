@@ -10,11 +10,12 @@ import numpy as np
 from packhorse.heads import require_head
 from packhorse.names import OutputName
 from packhorse.packing import Int32Array
+from packhorse.progress_bar import Progress
 from packhorse.result import FloatArray, RunResult
 from packhorse.retrieval import lexical_weights, sparse_entries
 from packhorse.text.checks import Text
 from packhorse.text.parts import Request
-from packhorse.text.runner import Progress, TextRunner
+from packhorse.text.runner import TextRunner
 from packhorse.text.settings import choose_prompt
 from packhorse.text.token_arrays import TokenArrays
 

@@ -34,22 +34,35 @@ class TokenArrays(NamedTuple):
         return TokenArrays(*(array[which] for array in self))
 
 
-def _numbers(values: Sequence[int | None]) -> Int32Array:
+def numbers(values: Sequence[int]) -> Int32Array:
+    """The array. Raises ValueError for ids or types that the files of a tokenizer make too
+    large."""
+    try:
+        return np.array(values, np.int32)
+    except OverflowError:
+        most = np.iinfo(np.int32).max
+        raise ValueError(
+            f"the tokenizer's files give a token the id or type {max(values)}, expected at most "
+            f"{most}"
+        ) from None
+
+
+def _or_none(values: Sequence[int | None]) -> Int32Array:
     return np.array([-1 if value is None else value for value in values], np.int32)
 
 
 def parts_of(encoding: Encoding) -> Int32Array:
     """`TokenArrays.parts` alone."""
-    return _numbers(encoding.sequence_ids)
+    return _or_none(encoding.sequence_ids)
 
 
 def arrays_of(encoding: Encoding) -> TokenArrays:
     offsets: npt.NDArray[np.int32] = np.array(encoding.offsets, np.int32).reshape(-1, 2)
     return TokenArrays(
-        np.array(encoding.ids, np.int32),
-        np.array(encoding.type_ids, np.int32),
+        numbers(encoding.ids),
+        numbers(encoding.type_ids),
         parts_of(encoding),
-        _numbers(encoding.word_ids),
+        _or_none(encoding.word_ids),
         np.ascontiguousarray(offsets[:, 0]),
         np.ascontiguousarray(offsets[:, 1]),
     )

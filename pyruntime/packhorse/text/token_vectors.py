@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from packhorse.heads import require_head
+from packhorse.progress_bar import Progress
 from packhorse.result import FloatArray, RunResult
 from packhorse.text.checks import Text
 from packhorse.text.parts import Request
-from packhorse.text.runner import Progress, TextRunner
+from packhorse.text.runner import TextRunner
 from packhorse.text.settings import choose_prompt
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from os import PathLike
@@ -15,14 +15,23 @@ import numpy as np
 import numpy.typing as npt
 
 from packhorse.packing import Int32Array
-from packhorse.text.checks import Text, check_ids, check_size, check_text, encode_rows
+from packhorse.text.checks import (
+    Text,
+    check_ids,
+    check_size,
+    check_text,
+    encode_rows,
+    encode_whole,
+    errors_of_tokenizers,
+)
 from packhorse.text.cutting import PIECE, Cutter, steps_of
-from packhorse.text.token_arrays import TokenArrays, arrays_of, join, parts_of
+from packhorse.text.giving_up import checkpoint
+from packhorse.text.token_arrays import TokenArrays, arrays_of, join, numbers, parts_of
 from packhorse.text.truncation import STRATEGIES, kept_tokens
 
 if TYPE_CHECKING:
     from packhorse_weights.text import TextConfig
-    from tokenizers import Tokenizer
+    from tokenizers import Encoding, Tokenizer
 
 _USUAL = {"cls": ("[CLS]", "<s>"), "mask": ("[MASK]", "<mask>"), "unk": ("[UNK]", "<unk>")}
 _NO_SPACE_BEFORE = (".", "?", "!", ",", "' ", "n't", "'m", "'s", "'ve", "'re")
@@ -56,27 +65,46 @@ class Tokens(NamedTuple):
 
 def _load(config: TextConfig) -> Tokenizer:
     try:
-        from tokenizers import Tokenizer, normalizers
+        from tokenizers import normalizers
     except ModuleNotFoundError:
         from packhorse_weights.extras import missing_package
 
         raise missing_package("text", "tokenizers", "text") from None
-    try:
-        if config.tokenizer is None:
-            tokenizer = Tokenizer.from_file(str(config.tokenizer_file))
-        else:
-            tokenizer = Tokenizer.from_str(json.dumps(config.tokenizer))
-    except Exception as error:  # the package raises nothing narrower
-        raise ValueError(f"{config.tokenizer_file}: {error}") from None
-    normalizer = tokenizer.normalizer
-    if isinstance(normalizer, normalizers.BertNormalizer):
-        for name, value in config.normalizer.items():
-            setattr(normalizer, name, value)
-    if config.lower_case:
-        steps = [normalizers.Lowercase(), *([normalizer] if normalizer is not None else [])]
-        tokenizer.normalizer = normalizers.Sequence(steps)
-    tokenizer.no_padding()
+    from packhorse_weights.files import read_bytes
+
+    from packhorse.text.tokenizer_changes import make_tokenizer
+
+    made = config.tokenizer
+    fields = read_bytes(config.tokenizer_file) if made is None else json.dumps(made).encode()
+    with errors_of_tokenizers(str(config.tokenizer_file)):
+        tokenizer = make_tokenizer(fields, config.settings, ends=config.special_tokens)
+        if config.lower_case:
+            normalizer = tokenizer.normalizer
+            steps = [normalizers.Lowercase(), *([normalizer] if normalizer is not None else [])]
+            tokenizer.normalizer = normalizers.Sequence(steps)
     return tokenizer
+
+
+def _encodings(
+    encode: Callable[[list[Text]], list[Encoding]], rows: Sequence[Text], first: int, how: str
+) -> Iterator[tuple[int, Text, Encoding]]:
+    """(number, text, encoding) of each of `rows`, a few at a time: what the package keeps of a text
+    is many times as large as its tokens, and takes long to be freed. Raises as `encode_rows`."""
+    begin = held = 0
+    for end in range(1, len(rows) + 1):
+        row = rows[end - 1]
+        size = len(row) if isinstance(row, str) else len(row[0]) + len(row[1])
+        held += size
+        if held < 2 * PIECE and end < len(rows):
+            continue
+        some = rows[begin:end]
+        try:
+            checkpoint(size)
+        except ValueError as error:
+            raise ValueError(f"texts[{first + end - 1}]: {error}") from None
+        encodings = encode_rows(encode, some, first + begin, how)
+        yield from zip(range(first + begin, first + end), some, encodings, strict=True)
+        begin, held = end, 0
 
 
 class TextTokenizer:
@@ -93,10 +121,11 @@ class TextTokenizer:
         truncation = self._tokenizer.truncation or {}
         self.side: str = config.truncation_side or truncation.get("direction", "right")
         self._tokenizer.no_truncation()
+        with errors_of_tokenizers(str(config.tokenizer_file)):
+            numbers(self._tokenizer.encode("", add_special_tokens=config.special_tokens).ids)
         self._counting = threading.Lock()
         self._num_truncated = 0
         self._cutter = Cutter(self._tokenizer)
-        self._check_added_tokens(config)
         model = self._tokenizer.model
         unknown = None if config.unknown_tokens else getattr(model, "unk_token", None)
         self._left_out = None if unknown is None else self._tokenizer.token_to_id(unknown)
@@ -185,29 +214,17 @@ class TextTokenizer:
 
     def decode(self, ids: Sequence[int], *, skip_special: bool) -> str:
         """The text of tokens, as transformers' tokenizers write it."""
-        text = self._tokenizer.decode(list(ids), skip_special_tokens=skip_special)
-        if self.config.clean_up_spaces:
+        with errors_of_tokenizers("token ids"):
+            text = self._tokenizer.decode(list(ids), skip_special_tokens=skip_special)
+        if self.config.cleans_up(self.kind):
             for end in _NO_SPACE_BEFORE:
                 text = text.replace(f" {end}", end.rstrip())
         return text
 
     def plain_ids(self, text: str) -> Int32Array:
         """Tokens of a text that is not cut, without those that the tokenizer adds."""
-        return np.array(self._tokenizer.encode(text, add_special_tokens=False).ids, np.int32)
-
-    def _check_added_tokens(self, config: TextConfig) -> None:
-        if not config.special_tokens:
-            return
-        ends = self._tokenizer.encode("").tokens
-        for flag, token, found in (
-            ("add_bos_token", config.begin_token, ends[:1]),
-            ("add_eos_token", config.end_token, ends[-1:]),
-        ):
-            if token is not None and found != [token]:
-                raise ValueError(
-                    f"{config.tokenizer_file}: tokenizer_config.json says {flag}, but the "
-                    f"post_processor does not add {token!r}"
-                )
+        checkpoint(len(text))
+        return numbers(encode_whole(self._tokenizer, text, special=False).ids)
 
     def encode(
         self,
@@ -289,11 +306,10 @@ class TextTokenizer:
         if limit < sys.maxsize and not (offsets and self.side == "left"):
             shorten = partial(self._shorten, limit, strategy)
             rows = [encode_rows(shorten, [row], i, how)[0] for i, row in enumerate(rows, first)]
-        encodings = encode_rows(encode, rows, first, how)
         found = Tokens([], [], [])
         num_cut = 0
-        for i, (row, encoding) in enumerate(zip(rows, encodings, strict=True), first):
-            ids, types = np.array(encoding.ids, np.int32), np.array(encoding.type_ids, np.int32)
+        for i, row, encoding in _encodings(encode, rows, first, how):
+            ids, types = numbers(encoding.ids), numbers(encoding.type_ids)
             arrays = [arrays_of(encoding)] if offsets else []
             if ids.size > limit:
                 num_cut += 1
@@ -324,7 +340,8 @@ class TextTokenizer:
     def _num_special(self, rows: Sequence[Text]) -> int:
         """How many tokens stand around a text, or around a pair where there is one."""
         pairs = any(isinstance(row, tuple) for row in rows)
-        added = int(self._tokenizer.num_special_tokens_to_add(pairs))
+        with errors_of_tokenizers(str(self.config.tokenizer_file)):
+            added = int(self._tokenizer.num_special_tokens_to_add(pairs))
         return added * self.config.special_tokens
 
     def _refuse_longer(
@@ -337,8 +354,18 @@ class TextTokenizer:
                 counts = encode_rows(self._count, texts, i, "whole")
                 check_size(i, sum(counts) + self._num_special([row]) + beside, max_length)
 
-    def _count(self, texts: Sequence[Text]) -> list[int]:
-        return [self._cutter.count(str(text)) for text in texts]
+    def refuse_longer_prompt(self, text: str, most: int) -> None:
+        """Raises ValueError for a long text of more than `most` tokens, counted piece by piece and
+        no further than that."""
+        if len(text) > PIECE:
+            (count,) = encode_rows(partial(self._count, most=most), [text], 0, "whole")
+            if count > most:
+                raise ValueError(
+                    f"the prompt has {count} tokens or more, expected at most {most}, the context"
+                )
+
+    def _count(self, texts: Sequence[Text], most: int = sys.maxsize) -> list[int]:
+        return [self._cutter.count(str(text), most) for text in texts]
 
     def _shorten(self, max_length: int, strategy: object, rows: Sequence[Text]) -> list[Text]:
         """Of one text or pair, as much as decides what it is cut to."""
@@ -366,11 +393,13 @@ class TextTokenizer:
         limit = PIECE if self._cutter.keeps_words else sys.maxsize
         long = [len(row if isinstance(row, str) else row[1]) > limit for row in rows]
         short = ["" if big else row for row, big in zip(rows, long, strict=True)]
-        encodings = encode_rows(self._tokenizer.encode_batch, short, first, "whole")
         found = [
-            encode_rows(self._read_pieces, [row], i, "whole")[0] if big else arrays_of(encoding)
-            for i, (row, big, encoding) in enumerate(zip(rows, long, encodings, strict=True), first)
+            arrays_of(encoding)
+            for _, _, encoding in _encodings(self._tokenizer.encode_batch, short, first, "whole")
         ]
+        for i, row in enumerate(rows):
+            if long[i]:
+                found[i] = encode_rows(self._read_pieces, [row], first + i, "whole")[0]
         check_ids(self._tokenizer, [tokens.ids for tokens in found], table, first)
         return found
 
@@ -380,10 +409,11 @@ class TextTokenizer:
         (row,) = rows
         part, text = (0, row) if isinstance(row, str) else (1, row[1])
         few = text[: PIECE // 64]
-        frame = arrays_of(self._tokenizer.encode(*((few,) if part == 0 else (row[0], few))))
+        beginning = few if part == 0 else (row[0], few)
+        frame = arrays_of(self._tokenizer.encode_batch([beginning])[0])
         where = np.flatnonzero(frame.parts == part)
         if not where.size:  # not one of these characters is a token
-            return [arrays_of(self._tokenizer.encode(*((row,) if part == 0 else row)))]
+            return [arrays_of(self._tokenizer.encode_batch([row])[0])]
         pieces = [frame.take(slice(where[0]))]
         words = 0
         for encoding, own, begin in self._cutter.pieces(text):

@@ -28,9 +28,12 @@ class Windows:
         self._max_length = max_length
         self._stride = stride
 
-    def split(self, tokens: TokenArrays, part: int, name: str) -> list[Window]:
+    def split(
+        self, tokens: TokenArrays, part: int, name: str, most: int | None = None
+    ) -> list[Window]:
         """Windows of one text (part 0), or of the second of a pair (1) after the first, in the
-        order of the package tokenizers: from the side that is kept where texts are cut."""
+        order of the package tokenizers: from the side that is kept where texts are cut. Raises
+        ValueError for more than `most`."""
         places = np.flatnonzero(tokens.parts == part)
         begin, end = (places[0], places[-1] + 1) if places.size else (len(tokens.ids),) * 2
         around = len(tokens.ids) - (end - begin)
@@ -43,8 +46,15 @@ class Windows:
                 f"for windows that share {self._stride} tokens"
             )
         starts = (
-            range(0, max(count - self._stride, 1), room - self._stride) if count > room else [0]
+            range(0, max(count - self._stride, 1), room - self._stride)
+            if count > room
+            else range(1)
         )
+        if most is not None and len(starts) > most:
+            raise ValueError(
+                f"{name}: {count} tokens make {len(starts)} windows of {room} that share "
+                f"{self._stride}, at most {most} are taken"
+            )
         windows = []
         for first in starts:
             last = min(first + room, count)
@@ -64,7 +74,11 @@ def prepare_windows(
     """A request for the logits of all windows of `texts`, and the windows of each text; `part` is
     as of `Windows.split`."""
     read = runner.read(texts, first, pairs=part == 1)
-    found = [windows.split(tokens, part, f"texts[{i}]") for i, tokens in enumerate(read, first)]
+    found: list[list[Window]] = []
+    left = runner.most_windows
+    for i, tokens in enumerate(read, first):
+        found.append(windows.split(tokens, part, f"texts[{i}]", left))
+        left = None if left is None else left - len(found[-1])
     flat = [window.tokens for own in found for window in own]
     ids, types = [tokens.ids for tokens in flat], [tokens.type_ids for tokens in flat]
     return runner.request(ids, types, "logits"), found

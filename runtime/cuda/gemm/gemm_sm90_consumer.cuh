@@ -86,6 +86,15 @@ struct Consumer {
     }
   }
 
+  /// Tells the producers of all blocks that write to a stage that this warp has read it.
+  __device__ void release(int stage) {
+    if constexpr (Traits::kCluster > 1) {
+      Barrier::arrive(&smem.empty[stage], lane % Traits::kCluster, lane < Traits::kCluster);
+    } else {
+      if (lane == 0) Barrier::arrive(&smem.empty[stage]);
+    }
+  }
+
   /// acc = the sums over the next `blocks_k` stages, of this warpgroup's part of a tile. It leaves
   /// the last wgmma in flight, and the stage that it reads unreleased.
   template <class Accumulators>
@@ -123,7 +132,7 @@ struct Consumer {
       ring.advance();
       block(false);
       warpgroup_wait<1>();
-      if (lane == 0) Barrier::arrive(&smem.empty[last]);
+      release(last);
     }
     last = ring.index;
     ring.advance();
@@ -134,7 +143,7 @@ struct Consumer {
   __device__ void finish_sums(Accumulators& acc) {
     cute::warpgroup_wait<0>();
     if constexpr (Traits::kFloat8 || Traits::kInParts) cute::warpgroup_fence_operand(acc);
-    if (lane == 0) Barrier::arrive(&smem.empty[last]);
+    release(last);
   }
 
   /// Multiplies all but the last of several parts, one after the other: before = the sum of these
@@ -273,9 +282,9 @@ struct Consumer {
     const int blocks_k = (args.k + kBlock - 1) / kBlock;
     const int rows = exact_rows(args);
     const Schedule<Traits> schedule(args, rows);
-    int index = blockIdx.x;
+    int index = Schedule<Traits>::first();
     if (Traits::kPingPong && group == 1) {
-      index += gridDim.x;
+      index += Schedule<Traits>::step();
       ring.advance(blocks_k);
     }
     bool has_tile = schedule.has(index);
@@ -291,10 +300,10 @@ struct Consumer {
       float8.load_rows(args.float8, row_of(tile), rows);
       // The parity of a barrier cannot tell one use of a stage from the use after next. Taking
       // turns keeps the warpgroups from running so far apart.
-      if (Traits::kPingPong && index != blockIdx.x) take_turn(1 + group);
+      if (Traits::kPingPong && index != Schedule<Traits>::first()) take_turn(1 + group);
       auto before = make_fragment_like(acc);
       multiply(acc, multiply_parts(before, acc, blocks_k));
-      if (Traits::kPingPong && schedule.has(index + gridDim.x)) give_turn(2 - group);
+      if (Traits::kPingPong && schedule.has(index + Schedule<Traits>::step())) give_turn(2 - group);
       finish_sums(acc);
       if (Traits::kInParts) {
 #pragma unroll
@@ -313,7 +322,7 @@ struct Consumer {
       } else {
         with_activation(args.activation, [&](auto function) { finish(acc, bias, tile, function); });
       }
-      index += kStep * gridDim.x;
+      index += kStep * Schedule<Traits>::step();
       has_tile = schedule.has(index);
       tile = schedule(index);
       if (Traits::kPingPong) ring.advance(blocks_k);

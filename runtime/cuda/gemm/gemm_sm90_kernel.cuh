@@ -16,6 +16,7 @@
 #include <cutlass/arch/barrier.h>
 #include <cutlass/arch/reg_reconfig.h>
 
+#include <cute/arch/cluster_sm90.hpp>
 #include <cute/arch/copy_sm90_tma.hpp>
 
 #include "cuda/gemm/gemm_sm90_consumer.cuh"
@@ -36,10 +37,21 @@ __device__ void produce(const GemmArgsSm90& args, typename Traits::SharedStorage
     constexpr auto kHint = static_cast<uint64_t>(cute::TMA::CacheHintSm90::EVICT_NORMAL);
     cute::SM90_TMA_LOAD_2D::copy(&map, &smem.full[stage], kHint, to, k, row);
   };
+  // This block's share of a stage's weight, which goes to all blocks of the cluster.
+  constexpr int kShare = Traits::kTileN / Traits::kCluster;
+  const int share = kShare * (static_cast<int>(blockIdx.x) % Traits::kCluster);
   auto load_weight = [&](int stage, int block_k, int tile_n) {
     for (int box = 0; box < Traits::kBoxes; ++box) {
-      load_box(args.weight, smem.b[stage][box], stage, block_k * kBlock + kBox * box,
-               tile_n * Traits::kTileN);
+      Element* const to = smem.b[stage][box] + share * kBox;
+      const int k = block_k * kBlock + kBox * box;
+      if constexpr (Traits::kCluster > 1) {
+        cute::SM90_TMA_LOAD_MULTICAST_2D::copy(
+            &args.weight, &smem.full[stage], uint16_t{(1 << Traits::kCluster) - 1},
+            static_cast<uint64_t>(cute::TMA::CacheHintSm90::EVICT_NORMAL), to, k,
+            tile_n * Traits::kTileN + share);
+      } else {
+        load_box(args.weight, to, stage, k, tile_n * Traits::kTileN);
+      }
     }
   };
   // Rows from the row count on are not copied. Their shared memory holds something else, whose
@@ -57,7 +69,7 @@ __device__ void produce(const GemmArgsSm90& args, typename Traits::SharedStorage
   // With one panel this load is under way while the copies of the weight are issued.
   const int rows = exact_rows(args);
   const Schedule<Traits> schedule(args, rows);
-  int index = blockIdx.x;
+  int index = Schedule<Traits>::first();
   Tile tile = schedule(index);
   const int ahead = min(blocks_k, Traits::kStages);
   // The weight does not depend on the kernel before. So the stages are filled with it while that
@@ -106,7 +118,7 @@ __device__ void produce(const GemmArgsSm90& args, typename Traits::SharedStorage
       load_weight(ring.index, block_k, tile.n);
       ring.advance();
     }
-    index += gridDim.x;
+    index += Schedule<Traits>::step();
     if (!schedule.has(index)) {
       if (!Traits::kNextEarly) let_next_kernel_start();
       return;
@@ -129,7 +141,8 @@ __global__ void __launch_bounds__(Traits::kThreads, 1)
   if (threadIdx.x == 0) {
     for (int i = 0; i < Traits::kStages; ++i) {
       TxBarrier::init(&smem.full[i], 1);
-      Barrier::init(&smem.empty[i], Traits::kPingPong ? 4 : 8);  // warps that read a stage
+      // The warps that read a stage, in all blocks that a share of its weight goes to.
+      Barrier::init(&smem.empty[i], (Traits::kPingPong ? 4 : 8) * Traits::kCluster);
     }
     for (uint64_t& barrier : smem.residual) TxBarrier::init(&barrier, 1);
     cutlass::arch::fence_barrier_init();
@@ -141,13 +154,22 @@ __global__ void __launch_bounds__(Traits::kThreads, 1)
     if (!Traits::kPooled) cute::prefetch_tma_descriptor(&args.out);
     if (Traits::kResidual) cute::prefetch_tma_descriptor(&args.residual);
   }
-  __syncthreads();
+  if constexpr (Traits::kCluster > 1) {
+    cute::cluster_sync();
+  } else {
+    __syncthreads();
+  }
   if (uniform(threadIdx.x / 128) == 2) {
     if (Traits::kMoveRegisters) cutlass::arch::warpgroup_reg_dealloc<40>();
     if (threadIdx.x < 256 + 32 && cute::elect_one_sync()) produce<Traits>(args, smem);
   } else {
     if (Traits::kMoveRegisters) cutlass::arch::warpgroup_reg_alloc<232>();
     Consumer<Traits>(args, smem).run();
+  }
+  // Another block may still write to this one's shared memory, or count on its barriers.
+  if constexpr (Traits::kCluster > 1) {
+    __syncwarp();
+    cute::cluster_sync();
   }
 }
 

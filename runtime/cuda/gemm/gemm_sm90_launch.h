@@ -24,7 +24,7 @@ void launch_gemm_kernel(const GemmParams& p, int panel, cudaStream_t stream) {
   GemmArgsSm90 args{};
   args.a = {operand(p.a, p.rows, p.lda, Traits::kTileM),
             operand(p.a, p.rows, p.lda, sm90::kPartRows)};
-  args.weight = operand(p.weight, p.n, p.k, Traits::kTileN);
+  args.weight = operand(p.weight, p.n, p.k, Traits::kTileN / Traits::kCluster);
   if (!Traits::kPooled) args.out = result(p.out, p.n / Traits::kFolds, p.ldo);
   if (Traits::kResidual) args.residual = result(p.residual, p.n, p.ldr);
   args.bias = p.bias;
@@ -43,9 +43,12 @@ void launch_gemm_kernel(const GemmParams& p, int panel, cudaStream_t stream) {
   auto* kernel = gemm_sm90_kernel<Traits>;
   CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   Traits::kSharedBytes));
-  const int tiles = (p.rows + Traits::kTileM - 1) / Traits::kTileM * args.tiles_n.divisor;
-  launch_kernel(kernel, dim3(static_cast<unsigned>(std::min(tiles, p.sm_count))), Traits::kThreads,
-                Traits::kSharedBytes, stream, args);
+  constexpr int kRows = Traits::kTileM * Traits::kCluster;
+  const int tiles = (p.rows + kRows - 1) / kRows * args.tiles_n.divisor;
+  const int clusters = std::min(tiles, p.sm_count / Traits::kCluster);
+  launch_clusters(Traits::kCluster, kernel,
+                  dim3(static_cast<unsigned>(clusters * Traits::kCluster)), Traits::kThreads,
+                  Traits::kSharedBytes, stream, args);
 }
 
 }  // namespace packhorse::cuda

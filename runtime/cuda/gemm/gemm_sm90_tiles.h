@@ -8,9 +8,14 @@ namespace packhorse::cuda {
 
 template <class Element, GemmEpilogue epilogue>
 void launch_gemm_tile(const GemmParams& p, const GemmConfig& config, cudaStream_t stream) {
-  const auto launch = [&]<int m, int n, int k_boxes, bool ping_pong>() {
-    launch_gemm_kernel<GemmTraits<Element, m, n, k_boxes, ping_pong, epilogue>>(p, config.panel,
-                                                                                stream);
+  const auto launch = [&]<int m, int n, int k_boxes, bool ping_pong, int cluster = 1>() {
+    launch_gemm_kernel<
+        GemmTraits<Element, m, n, k_boxes, ping_pong, epilogue, Element, false, cluster>>(
+        p, config.panel, stream);
+  };
+  const auto launch_tall = [&]<int n, bool ping_pong>() {
+    config.paired ? launch.template operator()<128, n, 1, ping_pong, 2>()
+                  : launch.template operator()<128, n, 1, ping_pong>();
   };
   switch (config.tile) {
 #ifndef PACKHORSE_CUDA_REDUCED
@@ -25,16 +30,16 @@ void launch_gemm_tile(const GemmParams& p, const GemmConfig& config, cudaStream_
     case GemmTile::kHalves64x128:
       return launch.template operator()<64, 128, 1, false>();
     case GemmTile::kHalves128x128:
-      return launch.template operator()<128, 128, 1, false>();
+      return launch_tall.template operator()<128, false>();
     case GemmTile::k128x96:
       return launch.template operator()<128, 96, 1, true>();
     case GemmTile::k128x192:
-      return launch.template operator()<128, 192, 1, true>();
+      return launch_tall.template operator()<192, true>();
 #endif
     case GemmTile::k64x64:
       return launch.template operator()<64, 64, 2, true>();
     case GemmTile::k128x128:
-      return launch.template operator()<128, 128, 1, true>();
+      return launch_tall.template operator()<128, true>();
     default:
       break;
   }
@@ -45,8 +50,9 @@ void launch_gemm_tile(const GemmParams& p, const GemmConfig& config, cudaStream_
 /// Likewise of the kernels that form sums in parts, in whose stages no part ends before the stage.
 template <class Element, GemmEpilogue epilogue>
 void launch_gemm_parts_tile(const GemmParams& p, const GemmConfig& config, cudaStream_t stream) {
-  const auto launch = [&]<int m, int n, int k_boxes, bool ping_pong>() {
-    launch_gemm_kernel<GemmTraits<Element, m, n, k_boxes, ping_pong, epilogue, Element, true>>(
+  const auto launch = [&]<int m, int n, int k_boxes, bool ping_pong, int cluster = 1>() {
+    launch_gemm_kernel<
+        GemmTraits<Element, m, n, k_boxes, ping_pong, epilogue, Element, true, cluster>>(
         p, config.panel, stream);
   };
   switch (config.tile) {
@@ -65,7 +71,8 @@ void launch_gemm_parts_tile(const GemmParams& p, const GemmConfig& config, cudaS
     case GemmTile::k64x64:
       return launch.template operator()<64, 64, 1, true>();
     case GemmTile::kHalves128x128:
-      return launch.template operator()<128, 128, 1, false>();
+      return config.paired ? launch.template operator()<128, 128, 1, false, 2>()
+                           : launch.template operator()<128, 128, 1, false>();
     default:
       break;
   }

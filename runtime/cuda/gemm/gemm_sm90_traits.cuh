@@ -35,9 +35,10 @@ struct GemmArgsSm90 {
 
 /// The choices that make up one kernel. `k_boxes` is how many boxes of 128 bytes of k a stage
 /// holds. Element is the dtype of the operands, Out that of residual and result. With `in_parts`
-/// sums over k have several parts (sum_parts.h).
+/// sums over k have several parts (sum_parts.h). Blocks
+/// come in clusters of `cluster`, which load a weight once for tiles that lie one below the other.
 template <class Element_, int tile_m, int tile_n, int k_boxes, bool ping_pong,
-          GemmEpilogue epilogue, class Out_ = Element_, bool in_parts = false>
+          GemmEpilogue epilogue, class Out_ = Element_, bool in_parts = false, int cluster = 1>
 struct GemmTraits {
   using Element = Element_;
   using Out = Out_;
@@ -65,6 +66,8 @@ struct GemmTraits {
   static constexpr int kRows = ping_pong || kSplitColumns ? tile_m : tile_m / 2;
   static constexpr int kColumns = kSplitColumns ? tile_n / 2 : tile_n;
   static constexpr bool kInParts = in_parts;
+  static constexpr int kCluster = cluster;
+  static_assert(tile_n / cluster % 8 == 0);      // rows that a swizzle spans
   static constexpr int kBlocks = kRows / 64;     // wgmma blocks of 64 rows, one above the other
   static constexpr int kFolds = kGated ? 2 : 1;  // columns of the product per column of the output
   static constexpr int kOutColumns = kColumns / kFolds;
@@ -121,16 +124,21 @@ struct Tile {
   int m, n;
 };
 
-/// The order of the tiles. Inside a panel columns come fastest, and panel follows panel, so that a
-/// panel's weights stay in the L2 cache while the rows pass by. A block takes every gridDim.x-th
-/// tile. With a single panel the place of a tile does not depend on the number of rows, so it is
-/// known before that number is.
+/// The order of the tiles, or with clusters of the columns of tiles that a cluster works on at
+/// once. Inside a panel columns come fastest, and panel follows panel, so that a panel's weights
+/// stay in the L2 cache while the rows pass by. A block takes every step()-th tile. With a single
+/// panel the place of a tile does not depend on the number of rows, so it is known before that
+/// number is.
 template <class Traits>
 struct Schedule {
   const GemmArgsSm90& args;
   int tiles_m;
+  static constexpr int kRows = Traits::kTileM * Traits::kCluster;  // of a cluster's tiles
   __device__ Schedule(const GemmArgsSm90& args, int rows)
-      : args(args), tiles_m((rows + Traits::kTileM - 1) / Traits::kTileM) {}
+      : args(args), tiles_m((rows + kRows - 1) / kRows) {}
+  /// The first index of this block's cluster, and the distance to its next one.
+  __device__ static int first() { return static_cast<int>(blockIdx.x) / Traits::kCluster; }
+  __device__ static int step() { return static_cast<int>(gridDim.x) / Traits::kCluster; }
   __device__ bool one_panel() const { return args.panel >= args.tiles_n.divisor; }
   __device__ bool has(int index) const { return index < tiles_m * args.tiles_n.divisor; }
   /// Returns the tile of any index. Where `has(index)` is false it lies outside of the output, so
@@ -138,12 +146,19 @@ struct Schedule {
   __device__ Tile operator()(int index) const {
     Tile tile;
     args.tiles_n(tile.m, tile.n, index);
-    if (one_panel()) return tile;
+    if (one_panel()) return in_cluster(tile);
     const int first_n = index / max(1, tiles_m * args.panel) * args.panel;
     const int in_panel = index - tiles_m * first_n;
     const int width = max(1, min(args.panel, args.tiles_n.divisor - first_n));
     tile.m = in_panel / width;
     tile.n = first_n + in_panel - tile.m * width;
+    return in_cluster(tile);
+  }
+  /// This block's tile among those of its cluster.
+  __device__ static Tile in_cluster(Tile tile) {
+    if (Traits::kCluster > 1) {
+      tile.m = tile.m * Traits::kCluster + static_cast<int>(blockIdx.x) % Traits::kCluster;
+    }
     return tile;
   }
 };

@@ -6,6 +6,8 @@
 // many blocks there are.
 #pragma once
 
+#include <cstdint>
+
 #include "cuda/launch.cuh"
 #include "cuda/rows/reduce.cuh"
 

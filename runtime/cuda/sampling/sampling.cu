@@ -245,6 +245,7 @@ class Row {
       const auto* counts = static_cast<const int32_t*>(args_.counts.data);
       logit = penalize(logit, row_, counts[row_.counts * args_.counts.row_stride + token]);
     }
+    logit = raise(logit, token, row_, args_);
     if (row_.mask >= 0) {
       const int64_t words = (vocab_size_ + 31) / 32;
       const uint32_t word = args_.masks[row_.mask * words + token / 32];

@@ -32,7 +32,9 @@ struct GenerationOptions {
   Device device;
   DType dtype = DType::kFloat32;
   /// Tokens of all sequences together whose keys and values the cache holds, rounded up to pages.
-  /// Without a value: as many as the memory limit leaves, or 90 % of the memory that is free.
+  /// Without a value: as many as the memory limit leaves. Without that, on a GPU as many as fit
+  /// into 90 % of its free memory; on the CPU 2048 for each of max_sequences, and a whole context
+  /// at least, but no more than fit into a quarter of the memory that the model leaves free.
   std::optional<int64_t> kv_tokens;
   /// The dtype of keys and values in the cache. Without a value: that of the activations. kFloat8:
   /// e4m3 with a scale for each token and head of keys, which halves the cache of 16-bit sessions.

@@ -37,6 +37,22 @@ enum class EarlyStopping : uint8_t {
   kNever,  // when no running beam can become better than the worst finished hypothesis
 };
 
+/// A number that is added to the logit of the last of `ids` where the others come right before it.
+struct SequenceBias {
+  std::vector<int32_t> ids;
+  float bias = 0;  // -infinity: the last token may not follow
+};
+
+/// From `start` new tokens on, the logit l of tokens that end a sequence grows by
+/// |l| * (factor ^ (new tokens - start) - 1).
+struct LengthDecay {
+  int64_t start = 0;
+  double factor = 1;
+};
+
+/// Largest Sampling::cache_salt.
+inline constexpr int64_t kMostCacheSalt = int64_t{1} << 29;
+
 /// Settings of one request. The defaults choose the most probable token each time.
 struct Sampling {
   std::string adapter;  // GenerationSession::add_adapter; empty: the model as it is
@@ -53,7 +69,24 @@ struct Sampling {
   float frequency_penalty = 0;  // the same, as often as the output has it
   std::vector<std::pair<int32_t, float>> logit_bias;  // added to the logits of these tokens
   std::vector<int32_t> allowed_ids;                   // only these may be chosen; empty: all
-  std::shared_ptr<TokenMask> mask;                    // of this request alone; null: none
+
+  // The next settings have the names, meanings and order of transformers' GenerationConfig. Tokens
+  // that end a sequence are those of stop_ids and of GenerationOptions::eos_ids.
+
+  std::vector<SequenceBias> sequence_bias;          // what several add to a token adds up
+  std::vector<std::vector<int32_t>> bad_words_ids;  // sequences that may not be completed
+  int64_t no_repeat_ngram_size = 0;      // no n tokens of prompt and output come twice; 0: they may
+  int64_t min_new_tokens = 0;            // before as many, no token that ends a sequence
+  std::vector<int32_t> suppress_tokens;  // may not be chosen
+  std::vector<int32_t> begin_suppress_tokens;  // may not be chosen as the first new token
+  /// The token after a prompt of a single one.
+  std::optional<int32_t> forced_bos_token_id;
+  /// The last of `max_new_tokens` is one of these; empty: any. This setting and the one before it
+  /// give way to allowed_ids and a mask that have none of their tokens.
+  std::vector<int32_t> forced_eos_token_id;
+  std::optional<LengthDecay> exponential_decay_length_penalty;
+
+  std::shared_ptr<TokenMask> mask;  // of this request alone; null: none
 
   /// A sequence ends with the first of these, or of GenerationOptions::eos_ids, that it chooses;
   /// the token is its last.
@@ -74,8 +107,13 @@ struct Sampling {
 
   /// Tokens that are drafted for each sequence in a step at most, up to
   /// GenerationOptions::draft_tokens, which holds without a value; 0: none. The text does not
-  /// depend on it. Nothing is drafted with a mask, with penalties or for beams.
+  /// depend on it. Nothing is drafted with a mask, with penalties, for beams, or with settings that
+  /// look back at tokens: no_repeat_ngram_size, and sequences of several tokens.
   std::optional<int64_t> draft_tokens;
+
+  /// Requests of equal salts, up to kMostCacheSalt, find each other's prompts in the prefix cache;
+  /// others do not, so that usage and time say nothing about what they have sent.
+  int64_t cache_salt = 0;
 
   int64_t n = 1;  // sequences that are wanted; with beam search its best hypotheses
   /// Beam search over this many beams where above 1, as transformers computes it without sampling:

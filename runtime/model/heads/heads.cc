@@ -4,14 +4,14 @@
 
 namespace packhorse {
 
-HeadWeights build_heads(const Spec& spec, LayerPacker& packer) {
+HeadWeights build_heads(const Spec& spec, const StemWeights& stem, LayerPacker& packer) {
   HeadWeights weights;
   if (spec.heads.pooler) weights.pooler = build_pooler(spec, packer);
   if (spec.heads.classifier) weights.classifier = build_classifier(spec, packer);
   if (spec.heads.token_weights) weights.token_weights = build_token_weights(spec, packer);
   if (spec.heads.vectors) weights.vectors = build_vectors(spec, packer);
   if (spec.heads.masked_lm) weights.masked_lm = build_masked_lm(spec, packer);
-  if (spec.heads.lm) weights.lm = build_lm(spec, packer);
+  if (spec.heads.lm) weights.lm = build_lm(spec, stem, packer);
   weights.embedding = build_embedding(spec, packer);
   return weights;
 }

@@ -42,7 +42,7 @@ struct HeadBuffers {
   TensorView as_float32;
 };
 
-HeadWeights build_heads(const Spec& spec, LayerPacker& packer);
+HeadWeights build_heads(const Spec& spec, const StemWeights& stem, LayerPacker& packer);
 /// `hidden` is the buffer of the last hidden state.
 HeadBuffers take_head_buffers(const Spec& spec, const HeadWeights& weights,
                               const Capacity& capacity, const TensorView& hidden, const Ops& ops,

@@ -4,14 +4,18 @@
 
 namespace packhorse {
 
-LmWeights build_lm(const Spec& spec, LayerPacker& packer) {
+LmWeights build_lm(const Spec& spec, const StemWeights& stem, LayerPacker& packer) {
   const LmSpec& head = *spec.heads.lm;
   const int64_t width = spec.stem.embedding_size;
   LmWeights weights;
   if (head.projection)
     weights.projection = packer.dense("lm.projection", width, spec.hidden_size, false);
-  // The table that a tied decoder is made of is not quantised, the decoder's own tensor may be.
+  // A decoder that is named among the quantised weights has a tensor of its own.
   const bool from_table = head.tied && !spec.quantized.contains("lm.decoder");
+  if (from_table && stem.packed_words && !head.bias) {
+    weights.decoder = *stem.packed_words;
+    return weights;
+  }
   weights.decoder =
       packer.padded_dense("lm.decoder", spec.stem.vocab_size, width, head.bias,
                           packer.precision().decoder, from_table ? "embeddings.word" : "");

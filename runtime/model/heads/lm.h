@@ -4,6 +4,7 @@
 
 #include "model/heads/head_run.h"
 #include "model/layer_packer.h"
+#include "model/stem.h"
 
 namespace packhorse {
 
@@ -15,7 +16,8 @@ struct LmWeights {
 /// `input` is for the hidden rows that logits are made of, `dense` for their projection.
 using LmScratch = HeadScratch;
 
-LmWeights build_lm(const Spec& spec, LayerPacker& packer);
+/// The decoder is the table of `stem` itself, where it is tied to one in groups.
+LmWeights build_lm(const Spec& spec, const StemWeights& stem, LayerPacker& packer);
 /// Takes scratch for `rows` rows.
 LmScratch take_lm(const LmWeights& weights, int64_t rows, const HeadArena& arena);
 /// Makes logits of the rows `x` [n, E], which may be `buffers.input`. `out` is [n, vocab_size]

@@ -13,7 +13,7 @@ from packhorse.names import Dtype
 def sessions(folder: Path) -> None:
     session = Session.load(folder, dtype="float4")  # error: arg-type
     Session.load(folder, max_token=8)  # error: call-arg
-    packhorse.plan_memory(folder, dtype="fp16")  # error: arg-type
+    Session.load(folder, memory_limit=1.5)  # error: arg-type
     packhorse.Sesion  # error: attr-defined
     packhorse.ops.gem  # error: attr-defined
     dtype: Dtype = "half"  # error: assignment

@@ -8,12 +8,9 @@ from typing import Any
 
 from packhorse_weights.activations import ACTIVATIONS
 from packhorse_weights.architectures.heads import Head, LmHead, MaskedLm
-from packhorse_weights.config import Config
+from packhorse_weights.config import MOST_LAYERS, Config
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.layout import Spec
-
-_MAX_LAYERS = 4096
-_MAX_THETA = 1e12
 
 
 def any_config(config: Config) -> bool:
@@ -78,9 +75,9 @@ def sizes(family: str, config: Config) -> Spec:
     return {
         "format": 1,
         "family": family,
-        "vocab_size": config.integer("vocab_size"),
+        "vocab_size": config.tokens("vocab_size"),
         "hidden_size": hidden,
-        "num_layers": config.integer("num_hidden_layers", high=_MAX_LAYERS),
+        "num_layers": config.integer("num_hidden_layers", high=MOST_LAYERS),
         "num_heads": heads,
         "num_kv_heads": config.integer("num_key_value_heads", default=heads),
         "head_dim": config.integer("head_dim", default=hidden // heads),
@@ -104,7 +101,7 @@ def encoder_spec(
     config.refuse("is_decoder")
     config.refuse("position_embedding_type", "absolute")
     offset = 0 if padding_id is None else padding_id + 1
-    count = config.integer("max_position_embeddings", low=offset + 1)
+    count = config.tokens("max_position_embeddings", low=offset + 1)
     positions: dict[str, Any] = {"kind": "learned", "count": count, "offset": offset}
     if padding_id is not None:
         positions["padding_id"] = padding_id
@@ -123,25 +120,13 @@ def encoder_spec(
     }
 
 
-def rope_theta(config: Config, default: float) -> float:
-    """Returns theta of unscaled rotary positions, from either the newer or the older form of a
-    config."""
-    section = config.section("rope_parameters")
-    section.refuse("rope_type", "default")
-    section.refuse("partial_rotary_factor", 1, 1.0)
-    config.refuse("rope_scaling")
-    config.refuse("partial_rotary_factor", 1, 1.0)
-    older = config.number("rope_theta", default, high=_MAX_THETA)
-    return section.number("rope_theta", older, high=_MAX_THETA)
-
-
 def local_layers(config: Config, spec: Spec, window: int, local: list[int]) -> dict[str, Any]:
     """Returns `attention.local` of the spec, or nothing. `local` lists the layers with the window
     if the config names none."""
-    types = config.fields.get("layer_types")
-    if types is not None:
+    if config.fields.get("layer_types") is not None:
+        types = config.texts("layer_types")
         known = ("full_attention", "sliding_attention")
-        if not isinstance(types, list) or len(types) != spec["num_layers"] or {*types} - {*known}:
+        if len(types) != spec["num_layers"] or {*types} - {*known}:
             raise CheckpointError(
                 f"{config.where}: layer_types {types!r:.80}: expected one of {', '.join(known)} "
                 "for each layer"

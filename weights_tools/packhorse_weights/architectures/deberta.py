@@ -14,10 +14,10 @@ _TERMS = ("c2p", "p2c")
 
 def _terms(config: Config) -> list[str]:
     """The terms that `pos_att_type` names, in a list or in a string joined by bars."""
-    value = config.fields.get("pos_att_type") or []
-    terms = value.lower().split("|") if isinstance(value, str) else value
-    terms = [term.strip() if isinstance(term, str) else term for term in terms]
-    if not terms or any(term not in _TERMS for term in terms):
+    value = config.fields.get("pos_att_type")
+    whole = value.lower() if isinstance(value, str) else "|".join(config.texts("pos_att_type"))
+    terms = [term.strip() for term in whole.split("|")]
+    if any(term not in _TERMS for term in terms):
         raise CheckpointError(
             f"{config.where}: pos_att_type {value!r:.80} is not supported; supported: c2p, p2c"
         )

@@ -21,15 +21,15 @@ def _window(model_type: str, config: Config, spec: Spec) -> dict[str, object]:
     used = model_type == "mistral" or config.boolean("use_sliding_window", False)
     layers = range(spec["num_layers"])
     if model_type.startswith("qwen"):
-        layers = layers[config.integer("max_window_layers", default=28, low=0) :]
+        layers = layers[config.tokens("max_window_layers", default=28, low=0) :]
     if model_type != "llama" and "sliding_window" not in config.fields:
         config = Config({**config.fields, "sliding_window": _DEFAULT_WINDOW}, config.where)
     if config.fields.get("sliding_window") is None or not used or model_type == "llama":
-        if "sliding_attention" in (config.fields.get("layer_types") or ()):
+        if "sliding_attention" in config.texts("layer_types"):
             raise CheckpointError(f"{config.where}: layer_types without a sliding_window")
         return {}
     # A token sees itself and sliding_window - 1 tokens before.
-    return local_layers(config, spec, config.integer("sliding_window") - 1, list(layers))
+    return local_layers(config, spec, config.tokens("sliding_window") - 1, list(layers))
 
 
 def spec(model_type: str, config: Config) -> Spec:
@@ -49,7 +49,7 @@ def spec(model_type: str, config: Config) -> Spec:
             f"{config.where}: a sliding_window with is_causal = false is not supported"
         )
     rotation = rope(config, 10000.0, result["head_dim"])
-    longest = config.integer("max_position_embeddings")
+    longest = config.tokens("max_position_embeddings")
     return {
         **result,
         "type_vocab_size": 0,

@@ -14,7 +14,7 @@ from packhorse_weights.architectures.base import (
 )
 from packhorse_weights.architectures.decoder import NAMES
 from packhorse_weights.architectures.heads import LmHead, Options
-from packhorse_weights.architectures.rope import rope
+from packhorse_weights.architectures.rope import of_layers, rope
 from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.layout import Spec
@@ -46,23 +46,13 @@ def _soft_cap(config: Config, name: str, default: float | None) -> dict[str, flo
     return {"soft_cap": config.number(name, default or 0.0, high=1e6)}
 
 
-def _of_layers(config: Config, kind: str, older: dict[str, Any]) -> Config:
-    """The rotation of layers of one kind, in the newer form of a config or, `older`, the other."""
-    sections = config.section("rope_parameters")
-    fields = {"rope_parameters": sections.section(kind).fields} if sections.fields else older
-    longest = config.fields["max_position_embeddings"]
-    return Config({"max_position_embeddings": longest, **fields}, config.where)
-
-
 def _rope(model_type: str, config: Config, head_dim: int) -> tuple[dict[str, Any], int | None]:
     if model_type == "gemma2":
         return rope(config, 10000.0, head_dim)
-    scaling, theta = config.fields.get("rope_scaling"), config.fields.get("rope_theta")
-    of_all = _of_layers(config, "full_attention", {"rope_scaling": scaling, "rope_theta": theta})
-    local_theta = config.fields.get("rope_local_base_freq")
-    of_local = _of_layers(config, "sliding_attention", {"rope_theta": local_theta})
-    spec, longest = rope(of_all, 1e6, head_dim)
-    local, _ = rope(of_local, 1e4, head_dim)
+    whole = of_layers(config, "full_attention", "rope_theta", scaled=True)
+    spec, longest = rope(whole, 1e6, head_dim)
+    windowed = of_layers(config, "sliding_attention", "rope_local_base_freq", scaled=False)
+    local, _ = rope(windowed, 1e4, head_dim)
     if "frequencies" in spec or "frequencies" in local:
         raise CheckpointError(
             f"{config.where}: Gemma 3's rotation may be scaled by one factor, and is not"
@@ -76,15 +66,15 @@ def spec(model_type: str, config: Config) -> Spec:
     config = with_defaults(config, **_SIZES, **_DEFAULTS[model_type])
     result = sizes(model_type, config)
     both_ways = config.boolean("use_bidirectional_attention", False)
-    window = config.integer("sliding_window")
+    window = config.tokens("sliding_window")
     # A token sees itself and sliding_window - 1 tokens before; both ways, half of it on each side.
     window = window // 2 if both_ways else window - 1
     pattern = config.integer("sliding_window_pattern")
     local = [i for i in range(result["num_layers"]) if (i + 1) % pattern]
     rotation, longest = _rope(model_type, config, result["head_dim"])
-    positions = config.integer("max_position_embeddings")
+    positions = config.tokens("max_position_embeddings")
     bias = config.boolean("attention_bias", False)
-    scalar = config.number("query_pre_attn_scalar", 256, high=1e6)
+    scalar = config.positive("query_pre_attn_scalar", 256)
     cap = 50.0 if model_type == "gemma2" else None
     return {
         **result,

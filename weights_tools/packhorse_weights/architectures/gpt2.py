@@ -29,7 +29,7 @@ def spec(model_type: str, config: Config) -> Spec:
     config.refuse("scale_attn_by_inverse_layer_idx")
     scaled = config.boolean("scale_attn_weights", True)
     config = renamed(config)
-    positions = config.integer("max_position_embeddings", default=1024)
+    positions = config.tokens("max_position_embeddings", default=1024)
     return {
         **sizes(model_type, config),
         "type_vocab_size": 0,

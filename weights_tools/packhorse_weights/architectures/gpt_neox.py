@@ -18,7 +18,7 @@ def spec(model_type: str, config: Config) -> Spec:
         config = Config({**config.fields, "partial_rotary_factor": 0.25}, config.where)
     result = sizes(model_type, config)
     rotation = rope(config, 10000.0, result["head_dim"], partial=True)
-    longest = config.integer("max_position_embeddings")
+    longest = config.tokens("max_position_embeddings")
     bias = config.boolean("attention_bias", True)
     return {
         **result,

@@ -16,7 +16,7 @@ def spec(model_type: str, config: Config) -> Spec:
     return {
         **result,
         "type_vocab_size": 0,
-        "max_seqlen": config.integer("max_position_embeddings", default=2048),
+        "max_seqlen": config.tokens("max_position_embeddings", default=2048),
         "positions": {"kind": "none"},
         "norm": {
             "kind": "layer",

@@ -5,8 +5,9 @@ Snowflake Arctic Embed m v2.0 is of this family.
 
 from typing import Any
 
-from packhorse_weights.architectures.base import Architecture, encoder_spec, rope_theta
+from packhorse_weights.architectures.base import Architecture, encoder_spec
 from packhorse_weights.architectures.heads import OF_POOLER, masked_lm
+from packhorse_weights.architectures.rope import rope_kind, rope_theta
 from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.layout import Spec
@@ -18,12 +19,12 @@ def _rope(config: Config, head_dim: int) -> dict[str, Any]:
     scaling = config.section("rope_scaling")
     unscaled = {name: value for name, value in config.fields.items() if name != "rope_scaling"}
     theta = rope_theta(Config(unscaled, config.where), 160000.0)
-    if not scaling.fields:
+    if rope_kind(scaling) == "default":
         return {"theta": theta}
     if scaling.fields.get("type") != "ntk" or scaling.fields.keys() - {"type", "factor", "mixed_b"}:
         raise CheckpointError(f"{config.where}: rope_scaling {scaling.fields!r:.80}: expected ntk")
     scaling.refuse("mixed_b")
-    factor = scaling.number("factor", 1.0, high=1e6)
+    factor = scaling.positive("factor", 1.0)
     return {"theta": theta * factor, "factor": factor ** (2 / head_dim)}
 
 

@@ -4,7 +4,6 @@ from packhorse_weights.architectures.base import Architecture, encoder_spec
 from packhorse_weights.architectures.bert import BUFFERS, ENCODER, NAMES
 from packhorse_weights.architectures.heads import BERT_LM, OF_POOLER
 from packhorse_weights.config import Config
-from packhorse_weights.errors import CheckpointError
 from packhorse_weights.layout import Spec
 
 _GATES = {"geglu": "gelu", "reglu": "relu"}
@@ -15,17 +14,12 @@ def has_alibi(config: Config) -> bool:
 
 
 def spec(model_type: str, config: Config) -> Spec:
-    kind = config.fields.get("feed_forward_type")
-    if kind not in _GATES:
-        raise CheckpointError(
-            f"{config.where}: alibi with feed_forward_type {kind!r:.80} is not supported; "
-            f"supported: {', '.join(_GATES)}"
-        )
+    gate = config.choice("feed_forward_type", _GATES, "")
     fields = {**config.fields, "position_embedding_type": "absolute"}
     return encoder_spec("jina-bert", Config(fields, config.where)) | {
         "positions": {"kind": "none"},
         "attention": {"mask": "bidirectional", "score_term": {"kind": "alibi"}},
-        "ffn": {"kind": "gated", "activation": _GATES[kind], "up_bias": False},
+        "ffn": {"kind": "gated", "activation": gate, "up_bias": False},
     }
 
 

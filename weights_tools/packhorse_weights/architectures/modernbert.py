@@ -6,10 +6,10 @@ from packhorse_weights.architectures.base import (
     Architecture,
     local_layers,
     refuse_variants,
-    rope_theta,
     sizes,
 )
 from packhorse_weights.architectures.heads import Head, MaskedLm, Options
+from packhorse_weights.architectures.rope import of_layers, rope_theta
 from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.layout import Spec
@@ -18,28 +18,15 @@ from packhorse_weights.layout import Spec
 def _thetas(config: Config) -> tuple[float, float]:
     """Returns theta of layers without a window and theta of layers with one, from either form of a
     config."""
-    thetas = []
-    known = {"full_attention", "sliding_attention"}
-    if unknown := config.section("rope_parameters").fields.keys() - known:
-        raise CheckpointError(
-            f"{config.where}: rope_parameters: {sorted(unknown)!r:.80}: expected "
-            f"{', '.join(sorted(known))}"
-        )
-    for kind, older, default in (
-        ("full_attention", "global_rope_theta", 160000.0),
-        ("sliding_attention", "local_rope_theta", 10000.0),
-    ):
-        value = config.section("rope_parameters").section(kind).fields
-        fields = {"rope_parameters": value, "rope_theta": config.fields.get(older)}
-        thetas.append(rope_theta(Config(fields, config.where), default))
-    return thetas[0], thetas[1]
+    whole = of_layers(config, "full_attention", "global_rope_theta", scaled=True)
+    local = of_layers(config, "sliding_attention", "local_rope_theta", scaled=True)
+    return rope_theta(whole, 160000.0), rope_theta(local, 10000.0)
 
 
 def spec(model_type: str, config: Config) -> Spec:
     refuse_variants(config)
-    config.refuse("rope_scaling")
     result = sizes(model_type, config)
-    window = config.integer("local_attention", default=128)
+    window = config.tokens("local_attention", default=128)
     if window % 2:
         raise CheckpointError(f"{config.where}: local_attention {window} is not even")
     every = config.integer("global_attn_every_n_layers", default=3)
@@ -50,7 +37,7 @@ def spec(model_type: str, config: Config) -> Spec:
     return {
         **result,
         "type_vocab_size": 0,
-        "max_seqlen": config.integer("max_position_embeddings", default=8192),
+        "max_seqlen": config.tokens("max_position_embeddings", default=8192),
         "positions": {"kind": "none"},
         "norm": {
             "kind": "layer",

@@ -1,7 +1,9 @@
 """NomicBERT (Nussbaum et al. 2024): post-norm, rotary positions, SwiGLU, biases in norms only."""
 
-from packhorse_weights.architectures.base import Architecture, encoder_spec, rope_theta
+from packhorse_weights.activations import ACTIVATIONS
+from packhorse_weights.architectures.base import Architecture, encoder_spec
 from packhorse_weights.architectures.heads import OF_POOLER, masked_lm
+from packhorse_weights.architectures.rope import rope_theta
 from packhorse_weights.config import Config
 from packhorse_weights.layout import Spec
 
@@ -39,17 +41,15 @@ FIXED = {
 
 
 # Gated activations, by their names in the published code.
-_GATES = {"swiglu": "silu", "geglu": "gelu"}
+_GATES = {**{name: name for name in ACTIVATIONS}, "swiglu": "silu", "geglu": "gelu"}
 
 
 def spec(model_type: str, config: Config) -> Spec:
     for name, harmless in FIXED.items():
         config.refuse(name, *harmless)
     config = config.renamed(FIELDS)
-    activation = config.fields.get("hidden_act", "silu")
-    fields = {**config.fields, "hidden_act": _GATES.get(activation, activation)}
-    config = Config(fields, config.where)
-    result = encoder_spec(model_type, config)
+    gate = config.choice("hidden_act", _GATES, "silu")
+    result = encoder_spec(model_type, Config({**config.fields, "hidden_act": gate}, config.where))
     positions = result["max_seqlen"]
     if config.fields.get("rotary_scaling_factor") is not None:
         # Beyond the trained length, frequencies would change from one sequence to the next.

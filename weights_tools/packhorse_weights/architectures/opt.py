@@ -26,7 +26,7 @@ def spec(model_type: str, config: Config) -> Spec:
     if before:
         config.refuse("_remove_final_layer_norm")
     config = config.renamed({"ffn_dim": "intermediate_size", "activation_function": "hidden_act"})
-    longest = config.integer("max_position_embeddings", default=2048)
+    longest = config.tokens("max_position_embeddings", default=2048)
     bias = config.boolean("enable_bias", True)
     positions: dict[str, Any] = {
         "kind": "learned",

@@ -9,18 +9,20 @@ from packhorse_weights.architectures.base import (
     with_defaults,
 )
 from packhorse_weights.architectures.heads import LmHead
-from packhorse_weights.architectures.rope import rope
+from packhorse_weights.architectures.rope import rope, rope_kind, rope_section
 from packhorse_weights.config import Config
 from packhorse_weights.layout import Spec
 
 
 def _with_longrope(config: Config) -> Config:
     """LongRoPE under the name that it has today."""
-    scaling = config.section("rope_scaling").fields
-    if scaling.get("type", scaling.get("rope_type")) in ("su", "yarn"):
-        scaling = {**scaling, "type": "longrope", "rope_type": "longrope"}
+    section = rope_section(config)
+    if rope_kind(section) in ("su", "yarn"):
+        scaling = {**section.fields, "rope_type": "longrope"}
         config = Config({**config.fields, "rope_scaling": scaling}, config.where)
-    return with_defaults(config, original_max_position_embeddings=4096)
+    return with_defaults(
+        config, max_position_embeddings=4096, original_max_position_embeddings=4096
+    )
 
 
 def spec(model_type: str, config: Config) -> Spec:
@@ -28,12 +30,12 @@ def spec(model_type: str, config: Config) -> Spec:
     config = _with_longrope(config)
     result = sizes(model_type, config)
     rotation = rope(config, 10000.0, result["head_dim"], partial=True)
-    longest = config.integer("max_position_embeddings", default=4096)
+    longest = config.tokens("max_position_embeddings")
     window = {}
     if config.fields.get("sliding_window") is not None:
         layers = list(range(result["num_layers"]))
         # A token sees itself and sliding_window - 1 tokens before.
-        window = local_layers(config, result, config.integer("sliding_window") - 1, layers)
+        window = local_layers(config, result, config.tokens("sliding_window") - 1, layers)
     return {
         **result,
         "type_vocab_size": 0,

@@ -8,7 +8,7 @@ from packhorse_weights.layout import Spec
 
 
 def spec(model_type: str, config: Config) -> Spec:
-    return encoder_spec(model_type, config, config.integer("pad_token_id", default=1, low=0))
+    return encoder_spec(model_type, config, config.tokens("pad_token_id", default=1, low=0))
 
 
 ARCHITECTURE = Architecture(

@@ -12,7 +12,8 @@ longrope each frequency divided by a factor of its own (arXiv 2402.13753); those
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Set
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +24,6 @@ from packhorse_weights.errors import CheckpointError
 
 Floats = npt.NDArray[np.float32]
 
-_HIGH = 1e12
 _ALWAYS = {"rope_type", "type", "rope_theta", "partial_rotary_factor"}
 _FIELDS = {
     "default": set(),
@@ -60,16 +60,60 @@ class Rope(NamedTuple):
     longest: int | None = None  # longest sequence in tokens for which it is right; None: no limit
 
 
+def rope_section(config: Config) -> Config:
+    """The section of a config on the rotation; the newer form counts where the older is absent."""
+    older = config.section("rope_scaling")
+    section = older if older.fields else config.section("rope_parameters")
+    for name, value in section.fields.items():
+        if isinstance(value, dict):
+            raise CheckpointError(
+                f"{section.where}: {name!r:.80}: a rotation of its own for layers of one kind is "
+                "not supported in this family"
+            )
+    return section
+
+
+def rope_kind(section: Config) -> object:
+    """The name of the way in which positions are scaled."""
+    return section.fields.get("rope_type", section.fields.get("type", "default"))
+
+
+def of_layers(config: Config, kind: str, theta: str, scaled: bool) -> Config:
+    """The config as it is for layers of one kind, in families whose layers rotate differently.
+
+    theta: the field of the older form. scaled: whether its `rope_scaling` is for these layers.
+    """
+    sections = config.section("rope_parameters")
+    _ignore(sections, sections.fields.keys() - {"full_attention", "sliding_attention"})
+    older = config.section("rope_scaling").fields if scaled else {}
+    return Config(
+        {
+            **config.fields,
+            "rope_theta": config.fields.get(theta),
+            "rope_scaling": {**sections.section(kind).fields, **older},
+            "rope_parameters": None,
+        },
+        config.where,
+    )
+
+
+def rope_theta(config: Config, default: float) -> float:
+    """Theta of rotary positions, in families that do not scale them."""
+    section = rope_section(config)
+    if (kind := rope_kind(section)) != "default":
+        raise CheckpointError(
+            f"{section.where}: rope_type = {kind!r:.80} is not supported in this family"
+        )
+    found: float = rope(config, default, 2).spec["theta"]
+    return found
+
+
 def rope(config: Config, default_theta: float, head_dim: int, partial: bool = False) -> Rope:
     """The rotation of a decoder's config.json, in either form. Raises CheckpointError.
 
     partial: whether the family may rotate a part of each head alone (`partial_rotary_factor`).
     """
-    scaling = config.section("rope_parameters")
-    if scaling.fields:
-        config.refuse("rope_scaling")
-    else:
-        scaling = config.section("rope_scaling")
+    scaling = rope_section(config)
     dims = head_dim
     if partial:
         share = config.number("partial_rotary_factor", 1.0)
@@ -93,36 +137,40 @@ def rope(config: Config, default_theta: float, head_dim: int, partial: bool = Fa
     return Rope({**found.spec, "dims": dims}, found.longest)
 
 
+def _ignore(section: Config, names: Set[str]) -> None:
+    if names:
+        warnings.warn(
+            f"{section.where}: {', '.join(sorted(names))}: ignored, as transformers does",
+            stacklevel=2,
+        )
+
+
 def _scaled(config: Config, scaling: Config, default_theta: float, dims: int) -> Rope:
     """The rotation of `dims` columns. scaling: the section of the config that says how."""
-    kind = scaling.fields.get("rope_type", scaling.fields.get("type", "default"))
+    kind = rope_kind(scaling)
     if not isinstance(kind, str) or kind not in _FIELDS:
         raise CheckpointError(
             f"{scaling.where}: rope_type = {kind!r:.80} is not supported; "
             f"supported: {', '.join(_FIELDS)}"
         )
-    if unknown := scaling.fields.keys() - _ALWAYS - _FIELDS[kind]:
-        raise CheckpointError(f"{scaling.where}: {min(unknown)} is not a field of {kind}")
-    theta = scaling.number("rope_theta", config.number("rope_theta", default_theta, _HIGH), _HIGH)
+    _ignore(scaling, scaling.fields.keys() - _ALWAYS - _FIELDS[kind])
+    theta = scaling.positive("rope_theta", config.positive("rope_theta", default_theta))
     if kind == "default":
         return Rope({"theta": theta})
     if kind == "dynamic":
-        _positive(scaling, "factor")
-        return Rope({"theta": theta}, config.integer("max_position_embeddings"))
+        scaling.positive("factor")
+        return Rope({"theta": theta}, config.tokens("max_position_embeddings"))
     if kind == "linear":
-        return Rope({"theta": theta, "factor": _positive(scaling, "factor")})
+        return Rope({"theta": theta, "factor": scaling.positive("factor")})
     exponents = np.arange(0, dims, 2, dtype=np.float32) / np.float32(dims)
     powers = (np.float64(theta) ** exponents.astype(np.float64)).astype(np.float32)
-    # Phi-3 keeps the trained length beside the section, and its factor follows from it.
-    beside = kind == "longrope" and "original_max_position_embeddings" not in scaling.fields
-    trained = (config if beside else scaling).integer("original_max_position_embeddings")
+    trained = _trained_length(config, scaling)
     if kind == "llama3":
         return Rope({"frequencies": _listed(_llama3(scaling, powers, trained))})
-    factor = scaling.fields.get("factor")
-    if factor is None or beside:
-        factor = config.integer("max_position_embeddings") / trained
+    if scaling.fields.get("factor") is None:
+        factor = config.tokens("max_position_embeddings") / trained
     else:
-        factor = _positive(scaling, "factor")
+        factor = scaling.positive("factor")
     if kind == "yarn":
         frequencies = _yarn(scaling, powers, trained, theta, factor)
         scale = _yarn_scale(scaling, factor)
@@ -130,20 +178,18 @@ def _scaled(config: Config, scaling: Config, default_theta: float, dims: int) ->
         frequencies = np.float32(1) / (_factors(scaling, "short_factor", len(powers)) * powers)
         scale = math.sqrt(1 + math.log(factor) / math.log(trained)) if factor > 1 else 1.0
     if scaling.fields.get("attention_factor") is not None:
-        scale = _positive(scaling, "attention_factor")
+        scale = scaling.positive("attention_factor")
     spec = {"frequencies": _listed(frequencies), "attention_factor": scale}
     return Rope(spec, trained if kind == "longrope" else None)
 
 
-def _positive(config: Config, name: str, default: float | None = None) -> float:
-    value: Any = config.fields.get(name)
-    if value is None and default is not None:
-        return default
-    if type(value) not in (int, float) or not 0 < value <= _HIGH:
-        raise CheckpointError(
-            f"{config.where}: {name}: expected a positive number, found {value!r:.80}"
-        )
-    return float(value)
+def _trained_length(config: Config, scaling: Config) -> int:
+    """The length before scaling. Phi-3 keeps it beside the section, which takes precedence."""
+    name = "original_max_position_embeddings"
+    for place in (config, scaling):
+        if place.fields.get(name) is not None:
+            return place.tokens(name, low=2)
+    return config.tokens("max_position_embeddings", low=2)
 
 
 def _factors(config: Config, name: str, count: int) -> Floats:
@@ -152,7 +198,7 @@ def _factors(config: Config, name: str, count: int) -> Floats:
         raise CheckpointError(f"{config.where}: {name}: expected a list of {count} numbers")
     fields: Mapping[str, Any] = {str(i): value for i, value in enumerate(values)}
     one = Config(fields, f"{config.where}: {name}")
-    return np.array([_positive(one, str(i)) for i in range(count)], np.float32)
+    return np.array([one.positive(str(i)) for i in range(count)], np.float32)
 
 
 def _listed(frequencies: Floats) -> list[float]:
@@ -160,8 +206,8 @@ def _listed(frequencies: Floats) -> list[float]:
 
 
 def _llama3(config: Config, powers: Floats, trained: int) -> Floats:
-    factor = _positive(config, "factor")
-    low, high = (_positive(config, name) for name in ("low_freq_factor", "high_freq_factor"))
+    factor = config.positive("factor")
+    low, high = (config.positive(name) for name in ("low_freq_factor", "high_freq_factor"))
     if high <= low:
         raise CheckpointError(
             f"{config.where}: high_freq_factor {high} is not above low_freq_factor {low}"
@@ -178,12 +224,16 @@ def _llama3(config: Config, powers: Floats, trained: int) -> Floats:
 def _yarn(config: Config, powers: Floats, trained: int, theta: float, factor: float) -> Floats:
     dims = 2 * len(powers)
 
-    def column(rotations: float) -> float:
-        """The column whose frequency makes `rotations` turns within the trained length."""
-        return dims * math.log(trained / (rotations * 2 * math.pi)) / (2 * math.log(theta))
+    def rotations(name: str, usual: float) -> float:
+        return usual if config.fields.get(name) == 0 else config.positive(name, usual)
 
-    first = column(_positive(config, "beta_fast", 32.0))
-    last = column(_positive(config, "beta_slow", 1.0))
+    def column(turns: float) -> float:
+        """The column whose frequency makes so many turns within the trained length."""
+        return dims * math.log(trained / (turns * 2 * math.pi)) / (2 * math.log(theta))
+
+    if theta == 1:
+        raise CheckpointError(f"{config.where}: rope_theta is 1, which yarn cannot scale")
+    first, last = column(rotations("beta_fast", 32.0)), column(rotations("beta_slow", 1.0))
     if config.boolean("truncate", True):
         first, last = math.floor(first), math.ceil(last)
     first, last = max(first, 0), min(last, dims - 1)

@@ -16,7 +16,11 @@ def _rotated(config: Config, count: int) -> list[int]:
     flags = config.fields.get("no_rope_layers")
     if flags is None:
         flags = [int((i + 1) % every != 0) for i in range(count)]
-    if not isinstance(flags, list) or len(flags) != count or {*flags} - {0, 1}:
+    if (
+        not isinstance(flags, list)
+        or len(flags) != count
+        or not all(one in (0, 1) for one in flags)
+    ):
         raise CheckpointError(
             f"{config.where}: no_rope_layers {flags!r:.80}: expected 0 or 1 for each of the "
             f"{count} layers"

@@ -18,7 +18,6 @@ _DEFAULTS = {
     "moe_intermediate_size": 2048,
 }
 _KINDS = {"hybrid": 5e6, "hybrid_sliding": 1e4}  # of layers, with theta
-_MAX_THETA = 1e12
 
 
 def _rope(config: Config, head_dim: int) -> dict[str, Any]:
@@ -27,7 +26,7 @@ def _rope(config: Config, head_dim: int) -> dict[str, Any]:
     for kind, theta in _KINDS.items():
         section = sections.section(kind)
         section.refuse("rope_type", "default")
-        thetas.append(section.number("rope_theta", theta, high=_MAX_THETA))
+        thetas.append(section.positive("rope_theta", theta))
         parts.add(section.number("partial_rotary_factor", 1.0 if section.fields else 0.5))
     if len(parts) > 1:
         raise CheckpointError(
@@ -39,8 +38,8 @@ def _rope(config: Config, head_dim: int) -> dict[str, Any]:
 
 
 def _window(config: Config, num_layers: int) -> dict[str, Any]:
-    kinds = config.fields.get("layer_types") or ["hybrid"] * num_layers
-    if not isinstance(kinds, list) or len(kinds) != num_layers or {*kinds} - {*_KINDS}:
+    kinds = config.texts("layer_types") or ["hybrid"] * num_layers
+    if len(kinds) != num_layers or {*kinds} - {*_KINDS}:
         raise CheckpointError(
             f"{config.where}: layer_types {kinds!r:.80}: expected one of {', '.join(_KINDS)} for "
             "each layer"
@@ -49,7 +48,7 @@ def _window(config: Config, num_layers: int) -> dict[str, Any]:
     if not local:
         return {}
     # A token sees itself and sliding_window - 1 tokens before.
-    return {"local": {"window": config.integer("sliding_window") - 1, "layers": local}}
+    return {"local": {"window": config.tokens("sliding_window") - 1, "layers": local}}
 
 
 def spec(model_type: str, config: Config) -> Spec:
@@ -62,7 +61,7 @@ def spec(model_type: str, config: Config) -> Spec:
     return {
         **result,
         "type_vocab_size": 0,
-        "max_seqlen": config.integer("max_position_embeddings"),
+        "max_seqlen": config.tokens("max_position_embeddings"),
         "positions": {"kind": "none"},
         "residual_scales": True,
         "norm": {

@@ -128,19 +128,19 @@ OPERATIONS = (
 )
 PUBLIC = ("/", "/page/{name}", "/health", "/ping", "/ready", "/metrics", "/openapi.json")
 # By tag. What no model is needed for fails with fewer.
-_TEI_ERRORS = ("ErrorResponse", (400, 401, 404, 413, 422, 424, 429, 500, 503, 504))
+_TEI_ERRORS = ("ErrorResponse", (400, 401, 403, 404, 413, 422, 424, 429, 500, 503, 504))
 _ERRORS = {
     _TEI: _TEI_ERRORS,
     _HUB: _TEI_ERRORS,
-    _SERVER: ("ErrorResponse", (400, 401, 403, 404, 409, 413, 422, 424, 500, 503)),
-    _OPENAI: ("OpenAIError", (400, 401, 404, 413, 429, 500, 503, 504)),
-    _RERANK: ("OpenAIError", (400, 401, 404, 413, 429, 500, 503, 504)),
-    _COHERE: ("CohereError", (400, 401, 404, 413, 429, 500, 503, 504)),
+    _SERVER: ("ErrorResponse", (400, 401, 403, 404, 409, 413, 422, 424, 500, 503, 504)),
+    _OPENAI: ("OpenAIError", (400, 401, 403, 404, 413, 429, 500, 503, 504)),
+    _RERANK: ("OpenAIError", (400, 401, 403, 404, 413, 429, 500, 503, 504)),
+    _COHERE: ("CohereError", (400, 401, 403, 404, 413, 429, 500, 503, 504)),
 }
 _DESCRIPTIONS = {
     400: "The body is not JSON, or there is nothing in it",
     401: "The bearer token is missing or wrong",
-    403: "The server was started without --admin",
+    403: "The page of another site asks, or the server was started without --admin",
     404: "There is no such model",
     409: "There is a model of this name",
     413: "The body, a list or a text is too long",
@@ -148,8 +148,8 @@ _DESCRIPTIONS = {
     424: "The model failed, or is not made for this",
     429: "Too much waits already; Retry-After says when to come back",
     500: "An error of the server",
-    503: "The server stops, or no model is well",
-    504: "The answer took too long",
+    503: "The server stops, no model is well, or there are too many connections or bodies",
+    504: "The body did not come in time, or the answer took too long",
 }
 
 

@@ -7,10 +7,12 @@ from packhorse.serve.openapi.parts import (
     FLAG,
     INPUTS,
     INTEGER,
+    KEPT,
     MODEL,
     NULL,
     NUMBER,
     TEXT,
+    TOKEN_ID,
     VECTOR,
     Schema,
     array,
@@ -19,13 +21,16 @@ from packhorse.serve.openapi.parts import (
     one_of,
     optional,
     ref,
+    request,
     thing,
 )
+from packhorse.serve.protocols.effectless import EMBEDDING, GENERATION
 
+_JSON_SCHEMA = one_of({"type": "object"}, TEXT)
 _SAMPLING: dict[str, Schema] = {
     "model": MODEL,
     "temperature": optional({"type": "number", "minimum": 0, "maximum": 100}),
-    "top_p": optional({"type": "number", "exclusiveMinimum": 0, "maximum": 1}),
+    "top_p": optional({"type": "number", "minimum": 0, "maximum": 1}),
     "top_k": optional({"type": "integer", "minimum": -1}),
     "min_p": optional({"type": "number", "minimum": 0, "maximum": 1}),
     "presence_penalty": optional({"type": "number", "minimum": -2, "maximum": 2}),
@@ -34,17 +39,45 @@ _SAMPLING: dict[str, Schema] = {
     "logit_bias": optional({"type": "object", "additionalProperties": NUMBER}),
     "seed": optional(INTEGER),
     "stop": optional(one_of(TEXT, array(TEXT))),
-    "stop_token_ids": optional(array(COUNT)),
+    "stop_token_ids": optional(array(TOKEN_ID)),
+    "include_stop_str_in_output": optional(FLAG),
+    "allowed_token_ids": optional(array(TOKEN_ID, 1)),
     "ignore_eos": optional(FLAG),
     "n": optional({"type": "integer", "minimum": 1, "maximum": 128}),
+    "best_of": optional({"type": "integer", "minimum": 1, "description": "As n, or left out."}),
     "max_tokens": optional(COUNT),
+    "max_completion_tokens": optional({"type": "integer", "minimum": 1}),
+    "n_predict": optional({"type": "integer", "minimum": -1}),
+    "add_special_tokens": optional(FLAG),
+    "truncate_prompt_tokens": optional(KEPT),
+    "return_tokens_as_token_ids": optional(FLAG),
     "stream": optional(FLAG),
     "stream_options": optional(thing({}, {"include_usage": optional(FLAG)})),
+    # One form at most.
     "regex": optional(TEXT),
+    "guided_regex": optional(TEXT),
     "choices": optional(array(TEXT, 1)),
+    "guided_choice": optional(array(TEXT, 1)),
+    "grammar": optional(TEXT),
+    "guided_grammar": optional(TEXT),
+    "json_schema": optional(_JSON_SCHEMA),
+    "guided_json": optional(_JSON_SCHEMA),
+    "guided_json_object": optional(FLAG),
+    "structured_outputs": optional(
+        thing(
+            {},
+            {
+                "json": optional(_JSON_SCHEMA),
+                "regex": optional(TEXT),
+                "choice": optional(array(TEXT, 1)),
+                "grammar": optional(TEXT),
+                "json_object": optional(FLAG),
+            },
+        )
+    ),
     "response_format": optional(
         one_of(
-            thing({"type": constant("text", "json_object")}),
+            thing({"type": constant("text", "json_object")}, {"schema": {"type": "object"}}),
             thing(
                 {
                     "type": constant("json_schema"),
@@ -53,7 +86,6 @@ _SAMPLING: dict[str, Schema] = {
             ),
         )
     ),
-    "user": optional(TEXT),
 }
 _REASON = optional(constant("stop", "length"))
 _CHAT_TOKEN: dict[str, Schema] = {"token": TEXT, "logprob": NUMBER, "bytes": array(COUNT)}
@@ -66,8 +98,8 @@ _CHAT_LOGPROBS = closed(
 _LOGPROBS = closed(
     {
         "tokens": array(TEXT),
-        "token_logprobs": array(NUMBER),
-        "top_logprobs": optional(array({"type": "object", "additionalProperties": NUMBER})),
+        "token_logprobs": array(optional(NUMBER)),
+        "top_logprobs": array(optional({"type": "object", "additionalProperties": NUMBER})),
         "text_offset": array(COUNT),
     }
 )
@@ -84,14 +116,19 @@ SCHEMAS: dict[str, Schema] = {
             )
         }
     ),
-    "EmbeddingsRequest": thing(
+    "EmbeddingsRequest": request(
         {"input": INPUTS},
         {
             "model": MODEL,
             "encoding_format": optional(constant("float", "base64")),
             "dimensions": optional({"type": "integer", "minimum": 1}),
-            "user": optional(TEXT),
+            "prompt_name": optional(TEXT),
+            "normalize": optional(FLAG),
+            "normalized": optional(FLAG),
+            "truncate": optional(FLAG),
+            "truncate_prompt_tokens": optional(KEPT),
         },
+        EMBEDDING,
     ),
     "EmbeddingsResponse": closed(
         {
@@ -128,9 +165,14 @@ SCHEMAS: dict[str, Schema] = {
             "prompt_tokens_details": closed({"cached_tokens": COUNT}),
         }
     ),
-    "CompletionRequest": thing(
+    "CompletionRequest": request(
         {"prompt": INPUTS},
-        {**_SAMPLING, "logprobs": optional({"type": "integer", "minimum": 0, "maximum": 20})},
+        {
+            **_SAMPLING,
+            "logprobs": optional({"type": "integer", "minimum": 0, "maximum": 20}),
+            "echo": optional(FLAG),
+        },
+        GENERATION,
     ),
     "CompletionResponse": closed(
         {
@@ -150,17 +192,17 @@ SCHEMAS: dict[str, Schema] = {
             "content": one_of(TEXT, array(thing({"type": constant("text"), "text": TEXT}))),
         }
     ),
-    "ChatRequest": thing(
+    "ChatRequest": request(
         {"messages": array(ref("ChatMessage"), 1)},
         {
             **_SAMPLING,
-            "max_completion_tokens": optional({"type": "integer", "minimum": 1}),
             "logprobs": optional(FLAG),
             "top_logprobs": optional({"type": "integer", "minimum": 0, "maximum": 20}),
             "chat_template_kwargs": optional({"type": "object"}),
             "add_generation_prompt": optional(FLAG),
             "continue_final_message": optional(FLAG),
         },
+        GENERATION,
     ),
     "ChatResponse": closed(
         {

@@ -6,6 +6,7 @@ from __future__ import annotations
 from packhorse.serve.openapi.parts import (
     COUNT,
     FLAG,
+    KEPT,
     MODEL,
     NUMBER,
     TEXT,
@@ -18,11 +19,24 @@ from packhorse.serve.openapi.parts import (
     one_of,
     optional,
     ref,
+    request,
     thing,
 )
+from packhorse.serve.protocols.effectless import EMBEDDING, OF_TEXTS, RANKING
 
 _TOKENS = closed({"prompt_tokens": COUNT, "total_tokens": COUNT})
 _DOCUMENTS = array(one_of(TEXT, thing({"text": TEXT})), 1)
+_RESULTS = array(
+    closed({"index": COUNT, "relevance_score": NUMBER}, {"document": closed({"text": TEXT})})
+)
+_SCORING = {
+    "model": MODEL,
+    "truncation": optional(FLAG),
+    "truncate_prompt_tokens": optional(KEPT),
+    "raw_scores": optional(FLAG),
+    "use_activation": optional(FLAG),
+    "activation": optional(FLAG),
+}
 _VERSION = closed({"version": TEXT})
 _SIDE = one_of(TEXT, TEXTS)
 _SPAN = {"score": NUMBER, "start": COUNT, "end": COUNT}
@@ -36,7 +50,7 @@ _ANSWER = closed({"answer": TEXT, **_SPAN})
 
 SCHEMAS: dict[str, Schema] = {
     "CohereError": closed({"message": TEXT}),
-    "CohereEmbedRequest": thing(
+    "CohereEmbedRequest": request(
         {"texts": TEXTS},
         {
             "model": MODEL,
@@ -45,8 +59,10 @@ SCHEMAS: dict[str, Schema] = {
             ),
             "embedding_types": optional(array(constant("float", "base64", "binary", "ubinary"))),
             "output_dimension": optional({"type": "integer", "minimum": 1}),
+            "max_tokens": optional({"type": "integer", "minimum": 1}),
             "truncate": optional(constant("NONE", "START", "END")),
         },
+        EMBEDDING,
     ),
     "CohereEmbedResponse": closed(
         {
@@ -67,18 +83,20 @@ SCHEMAS: dict[str, Schema] = {
             "response_type": constant("embeddings_by_type"),
         }
     ),
-    "CohereRerankRequest": thing(
+    "CohereRerankRequest": request(
         {"query": TEXT, "documents": _DOCUMENTS},
         {
             "model": MODEL,
             "top_n": optional({"type": "integer", "minimum": 1}),
             "max_tokens_per_doc": optional({"type": "integer", "minimum": 1}),
+            "return_documents": optional(FLAG),
         },
+        RANKING,
     ),
     "CohereRerankResponse": closed(
         {
             "id": TEXT,
-            "results": array(closed({"index": COUNT, "relevance_score": NUMBER})),
+            "results": _RESULTS,
             "meta": closed(
                 {
                     "api_version": _VERSION,
@@ -88,31 +106,25 @@ SCHEMAS: dict[str, Schema] = {
             ),
         }
     ),
-    "JinaRerankRequest": thing(
+    "JinaRerankRequest": request(
         {"query": TEXT, "documents": _DOCUMENTS},
         {
-            "model": MODEL,
             "top_n": optional(COUNT),
             "return_documents": optional(FLAG),
-            "truncation": optional(FLAG),
+            "max_tokens_per_doc": optional(COUNT),
+            **_SCORING,
         },
+        RANKING,
     ),
     "JinaRerankResponse": closed(
         {
             "id": TEXT,
             "model": TEXT,
-            "results": array(
-                closed(
-                    {"index": COUNT, "relevance_score": NUMBER},
-                    {"document": closed({"text": TEXT})},
-                )
-            ),
+            "results": _RESULTS,
             "usage": _TOKENS,
         }
     ),
-    "ScoreRequest": thing(
-        {"text_1": _SIDE, "text_2": _SIDE}, {"model": MODEL, "truncation": optional(FLAG)}
-    ),
+    "ScoreRequest": request({"text_1": _SIDE, "text_2": _SIDE}, _SCORING, RANKING),
     "ScoreResponse": closed(
         {
             "id": TEXT,
@@ -123,7 +135,7 @@ SCHEMAS: dict[str, Schema] = {
             "usage": _TOKENS,
         }
     ),
-    "TokenClassificationRequest": thing(
+    "TokenClassificationRequest": request(
         {"inputs": _SIDE},
         {
             "parameters": optional(
@@ -140,10 +152,12 @@ SCHEMAS: dict[str, Schema] = {
             ),
             "model": MODEL,
             "truncate": optional(FLAG),
+            "truncation_direction": optional(TEXT),
         },
+        OF_TEXTS,
     ),
     "TokenClassificationResponse": one_of(array(_ENTITY), array(array(_ENTITY))),
-    "QuestionAnsweringRequest": thing(
+    "QuestionAnsweringRequest": request(
         {"inputs": thing({"question": TEXT, "context": TEXT})},
         {
             "parameters": optional(
@@ -161,9 +175,10 @@ SCHEMAS: dict[str, Schema] = {
             ),
             "model": MODEL,
         },
+        OF_TEXTS,
     ),
     "QuestionAnsweringResponse": one_of(_ANSWER, array(_ANSWER)),
-    "FillMaskRequest": thing(
+    "FillMaskRequest": request(
         {"inputs": _SIDE},
         {
             "parameters": optional(
@@ -177,7 +192,9 @@ SCHEMAS: dict[str, Schema] = {
             ),
             "model": MODEL,
             "truncate": optional(FLAG),
+            "truncation_direction": optional(TEXT),
         },
+        OF_TEXTS,
     ),
     # Words; of a text of several masks, or of several texts, lists of them; or of both.
     "FillMaskResponse": one_of(array(_WORD), array(_OF_TEXT), array(array(array(_WORD)))),
@@ -188,6 +205,7 @@ SCHEMAS: dict[str, Schema] = {
             "methods": array(TEXT),
             "family": optional(TEXT),
             "dtype": TEXT,
+            "stored_bits": array(COUNT),
             "devices": array(TEXT),
             "max_input_length": COUNT,
             "max_batch_tokens": COUNT,
@@ -223,6 +241,7 @@ SCHEMAS: dict[str, Schema] = {
             "max_adapters": optional(COUNT),
             "max_adapter_rank": optional({"type": "integer", "minimum": 1}),
             "adapter": optional(one_of(TEXT, TEXTS)),
+            "generation_config": optional(FLAG),
             "parent": optional(TEXT),
             "revision": optional(TEXT),
             "pooling": optional(TEXT),

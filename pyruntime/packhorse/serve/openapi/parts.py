@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from packhorse.serve.checks import ANY_VALUE, Effectless
+
 Schema = dict[str, Any]
 
 TEXT: Schema = {"type": "string"}
@@ -14,6 +16,8 @@ FLAG: Schema = {"type": "boolean"}
 NULL: Schema = {"type": "null"}
 # Of protocols that name the model.
 MODEL: Schema = {"type": ["string", "null"], "description": "A model's name; null: the first."}
+# Of tokens that are kept of a text; -1: as many as the model takes.
+KEPT: Schema = {"anyOf": [{"type": "integer", "minimum": 1}, {"enum": [-1]}]}
 TOKEN_ID: Schema = {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}
 
 
@@ -47,6 +51,20 @@ def thing(required: dict[str, Schema], more: dict[str, Schema] | None = None) ->
         "required": list(required),
         "properties": {**required, **(more or {})},
     }
+
+
+def request(required: dict[str, Schema], more: dict[str, Schema], effectless: Effectless) -> Schema:
+    """A body: an object with some fields, `more` that may be left out, and those that change no
+    answer. Any other field is refused unless it is null."""
+    ignored: dict[str, Schema] = {
+        name: {"description": "Ignored."}
+        if values is ANY_VALUE
+        else {**constant(*values, None), "description": "No other value is taken."}
+        for name, values in effectless.items()
+        if "." not in name
+    }
+    found = thing(required, {**ignored, **more})
+    return {**found, "additionalProperties": NULL}
 
 
 def closed(required: dict[str, Schema], more: dict[str, Schema] | None = None) -> Schema:

@@ -20,12 +20,16 @@ from packhorse.serve.openapi.parts import (
     one_of,
     optional,
     ref,
+    request,
     thing,
 )
+from packhorse.serve.protocols.effectless import EMBEDDING, OF_TEXTS, RANKING
 
 _CUT = {
     "truncate": optional(FLAG),
-    "truncation_direction": optional(constant("Right", "right")),
+    "truncation_direction": optional(
+        {**constant("Left", "Right", "left", "right"), "description": "The model's own, or null."}
+    ),
     "model": MODEL,
 }
 _PROMPTED = {**_CUT, "prompt_name": optional(TEXT)}
@@ -51,45 +55,63 @@ SCHEMAS: dict[str, Schema] = {
         "Unhealthy",
     ),
     "ErrorResponse": closed({"error": TEXT, "error_type": ref("ErrorType")}),
-    "EmbedRequest": thing(
+    "EmbedRequest": request(
         {"inputs": INPUTS},
         {
             **_PROMPTED,
             "normalize": optional(FLAG),
             "dimensions": optional({"type": "integer", "minimum": 1}),
         },
+        EMBEDDING,
     ),
     "EmbedResponse": array(VECTOR),
-    "EmbedAllRequest": thing({"inputs": INPUTS}, _PROMPTED),
+    "EmbedAllRequest": request({"inputs": INPUTS}, _PROMPTED, EMBEDDING),
     "EmbedAllResponse": array(array(VECTOR)),
-    "EmbedSparseRequest": thing(
-        {"inputs": one_of({"type": "string", "minLength": 1}, TEXTS)}, _PROMPTED
+    "EmbedSparseRequest": request(
+        {"inputs": one_of({"type": "string", "minLength": 1}, TEXTS)}, _PROMPTED, EMBEDDING
     ),
     "SparseValue": closed({"index": COUNT, "value": NUMBER}),
     "EmbedSparseResponse": array(array(ref("SparseValue"))),
-    "RerankRequest": thing(
+    "RerankRequest": request(
         {"query": TEXT, "texts": TEXTS},
         {**_CUT, "raw_scores": optional(FLAG), "return_text": optional(FLAG)},
+        RANKING,
     ),
     "Rank": closed({"index": COUNT, "score": NUMBER}, {"text": TEXT}),
     "RerankResponse": array(ref("Rank")),
-    "PredictRequest": thing(
-        {"inputs": one_of(TEXT, _PAIR, array(_PAIR, 1))}, {**_CUT, "raw_scores": optional(FLAG)}
+    "PredictRequest": request(
+        {"inputs": one_of(TEXT, _PAIR, array(_PAIR, 1))},
+        {
+            **_CUT,
+            "raw_scores": optional(FLAG),
+            "parameters": optional(
+                thing(
+                    {},
+                    {
+                        "function_to_apply": optional(constant("softmax", "sigmoid", "none")),
+                        "top_k": optional({"type": "integer", "minimum": 1}),
+                    },
+                )
+            ),
+        },
+        OF_TEXTS,
     ),
     "Prediction": closed({"score": NUMBER, "label": TEXT}),
     "PredictResponse": one_of(array(ref("Prediction")), array(array(ref("Prediction")))),
-    "SimilarityRequest": thing(
+    "SimilarityRequest": request(
         {"inputs": thing({"source_sentence": TEXT, "sentences": TEXTS})},
         {"parameters": optional(thing({}, _PROMPTED)), "model": MODEL},
+        EMBEDDING,
     ),
     "SimilarityResponse": VECTOR,
-    "TokenizeRequest": thing(
+    "TokenizeRequest": request(
         {"inputs": one_of(TEXT, TEXTS)},
         {
             "add_special_tokens": optional(FLAG),
             "prompt_name": optional(TEXT),
             "model": MODEL,
         },
+        OF_TEXTS,
     ),
     "SimpleToken": closed(
         {
@@ -101,9 +123,10 @@ SCHEMAS: dict[str, Schema] = {
         }
     ),
     "TokenizeResponse": array(array(ref("SimpleToken"))),
-    "DecodeRequest": thing(
+    "DecodeRequest": request(
         {"ids": one_of(array(TOKEN_ID, 1), array(array(TOKEN_ID), 1))},
         {"skip_special_tokens": optional(FLAG), "model": MODEL},
+        OF_TEXTS,
     ),
     "DecodeResponse": array(TEXT),
     "ModelType": one_of(

@@ -8,7 +8,7 @@ const MOST_WORDS = 40;
 
 const find = (selector, inside = document) => inside.querySelector(selector);
 const findAll = (selector, inside = document) => [...inside.querySelectorAll(selector)];
-const forms = findAll("main form");
+const forms = findAll("main form[data-method]");
 let models = [];
 
 // --- elements
@@ -63,7 +63,40 @@ async function ask(path, body, signal) {
   throw new ServerError(response.status, `${message}${when}`);
 }
 
-const json = async (path, body) => (await ask(path, body)).json();
+const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
+
+// The command of a terminal that sends the same. The key is a variable there: commands are shown
+// to others.
+function curlOf(path, body) {
+  const address = quoted(new URL(path, document.baseURI).href);
+  const parts = [`curl ${body.stream ? "-N " : ""}${address}`, "-H 'Content-Type: application/json'"];
+  if (sessionStorage.getItem(KEY)) parts.push('-H "Authorization: Bearer $PACKHORSE_API_KEY"');
+  return [...parts, `-d ${quoted(JSON.stringify(body))}`].join(" \\\n  ");
+}
+
+async function copy(text, shown) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return "Copied";
+  } catch {
+    // Browsers have no clipboard for pages that come over plain HTTP from elsewhere.
+    getSelection().selectAllChildren(shown);
+    return "Selected: press Ctrl+C";
+  }
+}
+
+function showRequest(form, path, body) {
+  const text = curlOf(path, body);
+  const shown = make("pre", {}, text);
+  const button = make("button", { type: "button", class: "quiet" }, "Copy");
+  button.addEventListener("click", async () => {
+    button.textContent = await copy(text, shown);
+  });
+  const box = find(".requests", form) ?? make("details", { class: "requests" });
+  if (!box.isConnected) form.append(box);
+  if (!box.children.length) box.append(make("summary", {}, "As curl"));
+  box.append(shown, button);
+}
 
 async function* eventsOf(response) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
@@ -98,18 +131,32 @@ async function readModels() {
   const trouble = find("#trouble");
   const select = find("#model");
   const before = select.value;
+  trouble.textContent = "";
+  find("#key-form").hidden = true;
   try {
-    models = await json("models");
-    trouble.textContent = "";
+    models = await (await ask("models")).json();
   } catch (error) {
     models = [];
-    trouble.textContent = error.message;
-    if (error.status === 401) find("#key").focus();
+    if (error.status === 401) askForKey();
+    else trouble.textContent = error.message;
   }
+  find("#change-key").hidden = models.length === 0 || !sessionStorage.getItem(KEY);
   select.replaceChildren(...models.map((one) => make("option", {}, one.name)));
   if (models.some((one) => one.name === before)) select.value = before;
-  select.disabled = models.length === 0;
+  find("#model-label").hidden = models.length === 0;
   showModel();
+}
+
+// Shows the form for the key, with an error where a key that is kept was refused.
+function askForKey() {
+  const refused = sessionStorage.getItem(KEY) !== null;
+  find("#key-form .error").textContent = refused ? "The server does not take this key." : "";
+  showKeyForm();
+}
+
+function showKeyForm() {
+  find("#key-form").hidden = false;
+  find("#key").select();
 }
 
 function showModel() {
@@ -121,18 +168,32 @@ function showModel() {
   tabs.replaceChildren(...able.map(tabOf));
   for (const form of forms) form.hidden = true;
   if (!model) {
-    about.textContent = models.length || find("#trouble").textContent ? "" : "No model is loaded.";
+    const explained = find("#trouble").textContent || !find("#key-form").hidden;
+    about.textContent = explained ? "" : "No model is loaded.";
     return;
   }
   const megabytes = Math.round(model.memory_bytes / 1e6);
-  const devices = [...new Set(model.devices)].join(", ");
+  const devices = [...new Set(model.devices)].map(deviceOf).join(", ");
   about.textContent =
-    `${model.dtype} on ${devices}, ${megabytes} MB, texts of up to ${model.max_input_length} tokens`;
+    `${weightsOf(model)}, ${devices}, ${megabytes} MB, texts of up to ${model.max_input_length} tokens`;
   if (able.length === 0) {
     about.textContent += `. There is no form for what it can do: ${model.methods.join(", ")}`;
     return;
   }
   showForm((able.find((form) => form.id === selected) ?? able[0]).id);
+}
+
+// "cpu", "cuda", "cuda:1"
+function deviceOf(device) {
+  const [kind, number] = device.split(":");
+  return kind === "cpu" ? "CPU" : `GPU ${number ?? ""}`.trim();
+}
+
+function weightsOf(model) {
+  if (model.dtype !== "stored") return model.dtype;
+  const least = Math.min(...model.stored_bits);
+  const most = Math.max(...model.stored_bits);
+  return `${least === most ? most : `${least}- to ${most}`}-bit weights as stored in the file`;
 }
 
 function tabOf(form) {
@@ -167,17 +228,17 @@ find("#tabs").addEventListener("keydown", (event) => {
 
 find("#model").addEventListener("change", showModel);
 find("#key").value = sessionStorage.getItem(KEY) ?? "";
+find("#change-key").addEventListener("click", showKeyForm);
 find("#key-form").addEventListener("submit", (event) => {
   event.preventDefault();
-  const key = find("#key").value.trim();
-  if (key) sessionStorage.setItem(KEY, key);
-  else sessionStorage.removeItem(KEY);
+  sessionStorage.setItem(KEY, find("#key").value.trim());
   readModels();
 });
 
 // --- forms
 
-// Runs `work(form)` when the form is sent; an error of it is shown in the form.
+// Runs `work(form, send)` when the form is sent; an error of it is shown in the form. `send` is
+// `ask`, whose requests the form shows.
 function onSubmit(id, work) {
   const form = find(`#${id}`);
   const error = find(".error", form);
@@ -187,11 +248,16 @@ function onSubmit(id, work) {
     if (send.disabled) return;
     send.disabled = true;
     error.textContent = "";
+    find(".requests", form)?.replaceChildren();
+    const shown = (path, body, signal) => {
+      showRequest(form, path, body);
+      return ask(path, body, signal);
+    };
     try {
-      await work(form);
+      await work(form, shown);
     } catch (failure) {
       if (failure.name !== "AbortError") error.textContent = failure.message;
-      if (failure.status === 401) find("#key").focus();
+      if (failure.status === 401) askForKey();
     } finally {
       send.disabled = false;
     }
@@ -207,10 +273,11 @@ function onSubmit(id, work) {
 
 // What a form had shown goes as soon as the request for something new fails.
 function onResult(id, work) {
-  onSubmit(id, async (form) => {
+  onSubmit(id, async (form, send) => {
     const result = find(".result", form);
+    const json = async (path, body) => (await send(path, body)).json();
     try {
-      result.replaceChildren(...(await work(form.elements)));
+      result.replaceChildren(...(await work(form.elements, json)));
     } catch (error) {
       result.replaceChildren();
       throw error;
@@ -247,21 +314,21 @@ function marked(text, spans) {
   return make("p", { class: "marked" }, ...parts);
 }
 
-onResult("rerank", async (fields) => {
+onResult("rerank", async (fields, json) => {
   const texts = fields.texts.value.split("\n").filter((line) => line.trim());
   const body = { model: name(), query: fields.query.value, texts, truncate: true };
   const ranks = await json("rerank", body);
   return [bars(ranks.map(({ index, score }) => [score, texts[index], score]), "ol")];
 });
 
-onResult("classify", async (fields) => {
+onResult("classify", async (fields, json) => {
   const pair = fields.pair.value.trim();
   const inputs = pair ? [fields.text.value, pair] : fields.text.value;
   const labels = await json("predict", { model: name(), inputs, truncate: true });
   return [bars(labels.map(({ label, score }) => [score, label, score]))];
 });
 
-onResult("tag", async (fields) => {
+onResult("tag", async (fields, json) => {
   const text = fields.text.value;
   const parameters = { aggregation_strategy: fields.strategy.value };
   const body = { model: name(), inputs: text, parameters, truncate: true };
@@ -274,14 +341,14 @@ onResult("tag", async (fields) => {
   return [marked(text, spans), make("p", { class: "note" }, note)];
 });
 
-onResult("answer", async (fields) => {
+onResult("answer", async (fields, json) => {
   const inputs = { question: fields.question.value, context: fields.context.value };
   const found = await json("question-answering", { model: name(), inputs });
   const words = `${found.answer} (${found.score.toFixed(4)})`;
   return [marked(inputs.context, [found]), make("p", { class: "note" }, words)];
 });
 
-onResult("sparse", async (fields) => {
+onResult("sparse", async (fields, json) => {
   const body = { model: name(), inputs: fields.text.value, truncate: true };
   const [entries] = await json("embed_sparse", body);
   const best = entries.sort((one, other) => other.value - one.value).slice(0, MOST_WORDS);
@@ -303,7 +370,7 @@ find("#embed .more").addEventListener("click", (event) => {
   event.target.disabled = texts.children.length >= MOST_TEXTS;
 });
 
-onResult("embed", async () => {
+onResult("embed", async (_fields, json) => {
   const inputs = findAll("#embed textarea").map((area) => area.value);
   const vectors = await json("embed", { model: name(), inputs, truncate: true });
   const cosines = vectors.map((one) => vectors.map((other) => cosine(one, other)));
@@ -376,8 +443,8 @@ function stripOf(vector, number) {
 
 // --- generation
 
-// Writes what comes of a stream by `write(text)`, and then says what it took.
-async function stream(form, path, body, write) {
+// Sends a request, writes what comes of its stream by `write(text)`, and then says what it took.
+async function stream(form, send, path, body, write) {
   const { temperature, most, seed } = form.elements;
   const asked = { model: name(), stream: true, stream_options: { include_usage: true }, ...body };
   if (temperature.value) asked.temperature = Number(temperature.value);
@@ -394,7 +461,7 @@ async function stream(form, path, body, write) {
   stop.disabled = false;
   stop.onclick = () => stopping.abort();
   try {
-    for await (const event of eventsOf(await ask(path, asked, stopping.signal))) {
+    for await (const event of eventsOf(await send(path, asked, stopping.signal))) {
       usage = event.usage ?? usage;
       const choice = event.choices[0];
       const text = choice?.delta?.content ?? choice?.text;
@@ -429,7 +496,7 @@ function message(role) {
   return text;
 }
 
-onSubmit("chat", async (form) => {
+onSubmit("chat", async (form, send) => {
   const log = find("#log");
   const given = form.elements.message.value;
   const system = form.elements.system.value.trim();
@@ -447,7 +514,7 @@ onSubmit("chat", async (form) => {
   };
   log.scrollTop = log.scrollHeight;
   try {
-    await stream(form, "v1/chat/completions", { messages }, write);
+    await stream(form, send, "v1/chat/completions", { messages }, write);
   } catch (error) {
     if (!answer.textContent) {
       // Nothing came: the message goes back to where it was written.
@@ -471,11 +538,11 @@ find("#chat .anew").addEventListener("click", () => {
   find("#chat [name=message]").focus();
 });
 
-onSubmit("complete", async (form) => {
+onSubmit("complete", async (form, send) => {
   const prompt = form.elements.prompt.value;
   const result = find(".result", form);
   result.replaceChildren(make("span", { class: "given" }, prompt));
-  await stream(form, "v1/completions", { prompt }, (text) => result.append(text));
+  await stream(form, send, "v1/completions", { prompt }, (text) => result.append(text));
 });
 
 // --- the server now

@@ -23,10 +23,11 @@ def _about(model: ServedModel) -> dict[str, Any]:
         "methods": sorted(model.methods),
         "family": session.config.get("family"),
         "dtype": session.dtype,
-        "devices": [replica.session.device for replica in model.replicas],
+        "stored_bits": sorted({one["bits"] for one in session.config.get("quantized", ())}),
+        "devices": model.devices,
         "max_input_length": model.text.max_length,
         "max_batch_tokens": session.max_tokens,
-        "memory_bytes": sum(one.session.memory_plan.total_bytes for one in model.replicas),
+        "memory_bytes": model.memory_bytes,
         "loaded_at": model.created,
         "healthy": model.healthy,
         "queue_tokens": model.queue.tokens,
@@ -86,6 +87,7 @@ async def load_model(exchange: Exchange) -> Reply:
 
 async def _load_adapter(exchange: Exchange, fields: Fields) -> Reply:
     parent, name, path = (fields.text(one) for one in ("parent", "name", "path"))
+    fields.refuse_rest({})
     registry = exchange.service.registry
     adapter = await _loaded(name, registry.load_adapter(parent, name, path))
     return json_reply(_about_adapter(registry.named(parent), adapter), status=201)

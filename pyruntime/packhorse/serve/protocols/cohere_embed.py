@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from packhorse.serve.checks import Fields, Inputs
+from packhorse.serve.cut import Cut
 from packhorse.serve.embedding import (
     EMBEDS,
     as_base64,
@@ -18,6 +19,7 @@ from packhorse.serve.embedding import (
 from packhorse.serve.errors import ServeError
 from packhorse.serve.exchange import Exchange, Reply, json_reply
 from packhorse.serve.model import ServedModel
+from packhorse.serve.protocols.effectless import EMBEDDING
 from packhorse.text.embeddings import quantize_embeddings
 
 _TYPES = ("float", "base64", "binary", "ubinary")
@@ -32,7 +34,6 @@ _PROMPTS = {
 
 
 def _texts(fields: Fields, most: int) -> list[str]:
-    fields.refuse("images")
     if fields.get("inputs") is None:
         return fields.texts("texts", most)
     value = fields.get("inputs")
@@ -59,6 +60,15 @@ def _prompt(model: ServedModel, input_type: str) -> str | None:
     return next((name for name in _PROMPTS.get(input_type, ()) if name in prompts), None)
 
 
+def _cut(fields: Fields, model: ServedModel) -> Cut:
+    side = fields.choice("truncate", ("NONE", "START", "END"), "END")
+    own = "START" if model.text.tokenizer.side == "left" else "END"
+    if fields.get("truncate") is not None and side not in ("NONE", own):
+        fields.refuse("truncate", f'"{side}" of this model, whose texts are cut as "{own}" says')
+    most = fields.integer("max_tokens", 1)
+    return Cut(side != "NONE", None if most is None else min(most, model.text.max_length))
+
+
 async def embed(exchange: Exchange) -> Reply:
     """POST /v2/embed. A type of input is written as the model's prompt for it, if it has one."""
     fields = Fields(await exchange.json())
@@ -81,16 +91,19 @@ async def embed(exchange: Exchange) -> Reply:
     task = embedding_task(
         model,
         Inputs(texts, False, False),
-        truncation=fields.choice("truncate", ("NONE", "START", "END"), "END") != "NONE",
+        cut=_cut(fields, model),
         prompt_name=_prompt(model, input_type),
         truncate_dim=fields.integer("output_dimension", 1),
     )
+    fields.refuse_rest(EMBEDDING)
     outcome = await exchange.run(model, task, texts, "embed")
     check_finite(outcome.found)
     content = {
         "id": str(uuid.uuid4()),
         "texts": texts,
-        "embeddings": {one: _written(outcome.found, one) for one in dict.fromkeys(types)},
+        "embeddings": await service.on_thread(
+            lambda: {one: _written(outcome.found, one) for one in dict.fromkeys(types)}
+        ),
         "meta": {
             "api_version": {"version": "2"},
             "billed_units": {"input_tokens": outcome.tokens},

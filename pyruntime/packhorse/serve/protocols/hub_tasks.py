@@ -8,8 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 from packhorse.serve.checks import Fields, check_count
+from packhorse.serve.errors import ServeError
 from packhorse.serve.exchange import Exchange, Reply, compute_headers, json_reply
-from packhorse.serve.model import AnyTask
+from packhorse.serve.limits import check_words
+from packhorse.serve.model import AnyTask, ServedModel
+from packhorse.serve.protocols.effectless import OF_TEXTS
 from packhorse.serve.protocols.tei import truncation_of
 from packhorse.text.answers import Answering
 from packhorse.text.entities import TokenClassification
@@ -21,6 +24,9 @@ from packhorse.text.tagging import STRATEGIES
 TAGS = "a classifier of tokens"
 ANSWERS = "a model that answers questions"
 FILLS = "a masked language model that fills masks"
+_FEW_LABELS = 16  # that any model takes to be left out
+_MOST_FILLINGS = 20_000
+_MOST_QUESTION = 16_384  # characters; it stands in every window of the context
 
 
 def _parameters(fields: Fields) -> Fields:
@@ -57,23 +63,27 @@ async def token_classification(exchange: Exchange) -> Reply:
     model = service.registry.get(fields.optional_text("model"), "classify_tokens", TAGS)
     texts, single = _inputs(fields, service.settings.max_client_batch_size)
     options = _parameters(fields)
-    ignored = ("O",) if options.get("ignore_labels") is None else _labels(options)
+    most = max(_FEW_LABELS, 2 * len(model.text.labels))  # labels, and the kinds that they are of
+    ignored = ("O",) if options.get("ignore_labels") is None else _labels(options, most)
     task: AnyTask = model.task(
         _tagging,
         strategy=options.choice("aggregation_strategy", STRATEGIES, "simple"),
         ignored=ignored,
         stride=options.integer("stride", 0),
-        truncation=truncation_of(exchange, fields),
+        truncation=truncation_of(exchange, fields, model),
     )
+    fields.refuse_rest(OF_TEXTS)
     outcome = await exchange.run(model, task, texts, "predict", single=single)
     headers = compute_headers(exchange, outcome, sum(map(len, texts)), model.device)
     return json_reply(outcome.found[0] if single else outcome.found, headers=headers)
 
 
-def _labels(options: Fields) -> tuple[str, ...]:
+def _labels(options: Fields, most: int) -> tuple[str, ...]:
     value = options.get("ignore_labels")
+    options.at_most("ignore_labels", most)
     if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
         options.wrong("ignore_labels", "a list of labels")
+    check_words("parameters.ignore_labels", value, most)
     return tuple(value)
 
 
@@ -92,9 +102,8 @@ async def question_answering(exchange: Exchange) -> Reply:
     if inputs is None:
         fields.wrong("inputs", "an object with question and context")
     question, context = inputs.text("question"), inputs.text("context")
-    check_count("inputs.question", len(question), service.settings.payload_limit)
+    check_count("inputs.question", len(question), _MOST_QUESTION)
     options = _parameters(fields)
-    options.refuse("max_question_len")
     task: AnyTask = model.task(
         _answering,
         options=AnswerOptions(
@@ -106,6 +115,7 @@ async def question_answering(exchange: Exchange) -> Reply:
         max_length=options.integer("max_seq_len", 1),
         stride=options.integer("doc_stride", 0),
     )
+    fields.refuse_rest(OF_TEXTS)
     pairs = [(question, context)]
     outcome = await exchange.run(model, task, pairs, "predict", single=True)
     headers = compute_headers(exchange, outcome, len(question) + len(context), model.device)
@@ -118,14 +128,32 @@ def _filling(
     return MaskFilling(runner, top_k=top_k, targets=targets, max_length=None, truncation=truncation)
 
 
-def _targets(options: Fields) -> tuple[str, ...] | None:
+def _targets(options: Fields, most: int) -> tuple[str, ...] | None:
     value = options.get("targets")
+    options.at_most("targets", most)
     if value is None:
         return None
     words = [value] if isinstance(value, str) else value
     if not isinstance(words, list) or not words or not all(isinstance(one, str) for one in words):
         options.wrong("targets", "a word, or a list of words")
+    check_words("parameters.targets", words, most)
     return tuple(words)
+
+
+def _check_fillings(model: ServedModel, texts: list[str], top_k: int) -> None:
+    """Raises ServeError for more words in the answer than are given: the text around each of them
+    is in it."""
+    tokenizer = model.text.tokenizer
+    mask_id = tokenizer.special_id("mask")
+    mask = "" if mask_id is None else tokenizer.token_of(mask_id)
+    masks = sum(text.count(mask) for text in texts) if mask else 0
+    if masks * top_k > _MOST_FILLINGS:
+        raise ServeError(
+            "too_large",
+            f"{masks} masks with top_k {top_k} are {masks * top_k} words, at most {_MOST_FILLINGS} "
+            "are given",
+            parameter="parameters.top_k",
+        )
 
 
 async def fill_mask(exchange: Exchange) -> Reply:
@@ -136,12 +164,15 @@ async def fill_mask(exchange: Exchange) -> Reply:
     model = service.registry.get(fields.optional_text("model"), "fill_mask", FILLS)
     texts, single = _inputs(fields, service.settings.max_client_batch_size)
     options = _parameters(fields)
+    top_k = options.integer("top_k", 1, 1000) or 5
+    _check_fillings(model, texts, top_k)
     task: AnyTask = model.task(
         _filling,
-        top_k=options.integer("top_k", 1, 1000) or 5,
-        targets=_targets(options),
-        truncation=truncation_of(exchange, fields),
+        top_k=top_k,
+        targets=_targets(options, service.settings.max_client_batch_size),
+        truncation=truncation_of(exchange, fields, model),
     )
+    fields.refuse_rest(OF_TEXTS)
     outcome = await exchange.run(model, task, texts, "predict", single=single)
     headers = compute_headers(exchange, outcome, sum(map(len, texts)), model.device)
     return json_reply(outcome.found[0] if single else outcome.found, headers=headers)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from packhorse.serve.checks import Fields
+from packhorse.serve.cut import read_cut
 from packhorse.serve.embedding import (
     EMBEDS,
     as_base64,
@@ -15,6 +16,15 @@ from packhorse.serve.embedding import (
 )
 from packhorse.serve.exchange import Exchange, Reply, compute_headers, json_reply
 from packhorse.serve.model import ServedModel
+from packhorse.serve.protocols.effectless import EMBEDDING
+
+
+def _normalize(fields: Fields) -> bool | None:
+    """By vLLM's name or Jina's; None: as the model does."""
+    names = [name for name in ("normalize", "normalized") if fields.get(name) is not None]
+    if len(names) > 1:
+        fields.wrong(names[1], f"nothing beside {names[0]}")
+    return fields.flag(names[0], True) if names else None
 
 
 async def embeddings(exchange: Exchange) -> Reply:
@@ -24,17 +34,22 @@ async def embeddings(exchange: Exchange) -> Reply:
     model = service.registry.get(fields.optional_text("model"), "embed", EMBEDS)
     inputs = fields.inputs("input", service.settings.max_client_batch_size)
     encoding = fields.choice("encoding_format", ("float", "base64"), "float")
+    truncation = fields.flag("truncate", service.settings.auto_truncate)
     task = embedding_task(
         model,
         inputs,
-        truncation=service.settings.auto_truncate,
+        cut=read_cut(fields, model, truncation),
+        prompt_name=fields.optional_text("prompt_name"),
         truncate_dim=fields.integer("dimensions", 1),
+        normalize=_normalize(fields),
     )
+    fields.refuse_rest(EMBEDDING)
     outcome = await exchange.run(model, task, inputs.items, "embed", single=inputs.single)
     rows: Any = contiguous(outcome.found)
     if encoding == "base64":
         check_finite(rows)
-        rows = [as_base64(row) for row in rows]
+        vectors = rows
+        rows = await service.on_thread(lambda: [as_base64(row) for row in vectors])
     content = {
         "object": "list",
         "data": [

@@ -6,28 +6,34 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from functools import partial
-from typing import Any
-
-import numpy as np
+from typing import Any, NamedTuple
 
 from packhorse.generation.results import Generation
-from packhorse.serve.checks import Fields, are_ids, check_count
+from packhorse.packing import Int32Array
+from packhorse.serve.checks import Fields, check_count
 from packhorse.serve.endpoint import openai_style
 from packhorse.serve.errors import ServeError
 from packhorse.serve.exchange import Exchange, json_reply
 from packhorse.serve.generating import Engine, Prompt, Running
+from packhorse.serve.limits import check_sequences
+from packhorse.serve.protocols.effectless import GENERATION
 from packhorse.serve.protocols.openai_options import Asked, read_options
 from packhorse.serve.protocols.openai_writing import (
     chat_logprobs,
     completion_logprobs,
+    new_tokens,
     reason_of,
     usage_of,
 )
+from packhorse.serve.protocols.prompts import PromptReader, Prompts
 from packhorse.serve.registry import Generator
 from packhorse.serve.streams import DONE, EventStream, event
 from packhorse.text.generation import TextGeneration
 
 GENERATES = "a model that generates"
+_MOST_MESSAGES = 10_000
+# What decides how a template is used, or comes by other fields.
+_NOT_OF_TEMPLATES = {"chat_template", "continue_final_message", "messages", "tokenize", "tools"}
 
 
 class Call:
@@ -54,13 +60,19 @@ class Call:
         options = {
             **self.asked.options,
             "adapter": self._generator.adapter,
+            "cache_salt": self.exchange.cache_salt,
             "deadline_s": service.settings.generation_timeout_s,
         }
         try:
+            compile_options = partial(self._engine.options, self.asked.n, options)
+            compiled = await self.exchange.on_thread(compile_options)
             for prompt in self._prompts:
-                submit = partial(self._engine.submit, prompt, self.asked.n, options)
-                request = await service.on_thread(submit)
+                submit = partial(self._engine.submit, prompt, compiled)
+                request = await self.exchange.on_thread(submit)
                 self.running.append(Running(request, self._engine.news, self.asked.n))
+        except ServeError as error:
+            self.end()
+            raise self.asked.in_fields(error) from error.__cause__
         except BaseException:
             self.end()
             raise
@@ -80,6 +92,7 @@ class Call:
         if self._watch is not None:
             self._watch.cancel()
         generations = [running.so_far(0) for running in self.running]
+        token_s = [running.token_s for running in self.running]
         for running in self.running:
             running.close()
         used = usage_of(generations)
@@ -92,14 +105,14 @@ class Call:
             self._generator.name,
             used["completion_tokens"],
             min(first) - self.exchange.started if first else None,
+            [seconds for seconds in token_s if seconds is not None],
         )
 
     async def whole(self) -> list[list[Generation]]:
         """All texts of all prompts, when they have ended."""
-        for running in self.running:
-            async with aclosing(running.pieces()) as pieces:
-                async for _ in pieces:
-                    pass
+        async with aclosing(self.pieces()) as pieces:
+            async for _ in pieces:
+                pass
         return [[one.so_far(i) for i in range(one.n)] for one in self.running]
 
     async def pieces(self) -> AsyncGenerator[tuple[int, Running, int, str], None]:
@@ -139,12 +152,36 @@ class Call:
                 task.cancel()
 
 
-Choice = Callable[[Generation, str, int, int, bool], dict[str, Any]]
+class Piece(NamedTuple):
+    """What is new of one text of an answer.
+
+    prompt      number of the prompt
+    generation  the text so far
+    text        its new characters
+    tokens      how many of its tokens were written before
+    offset      how many characters these have
+    begins      whether nothing was
+    ends        whether nothing comes after it
+    """
+
+    prompt: int
+    generation: Generation
+    text: str
+    tokens: int
+    offset: int
+    begins: bool
+    ends: bool
 
 
-async def _answer(call: Call, head: dict[str, Any], kind: str, whole: Any, part: Any) -> Any:
-    """whole(generation) and part(generation, text, first token, characters before, ended) write a
-    choice; `kind` is the object of a whole answer."""
+async def _answer(
+    call: Call,
+    head: dict[str, Any],
+    kind: str,
+    whole: Callable[[Piece], dict[str, Any]],
+    part: Callable[[Piece | None], dict[str, Any] | None],
+) -> Any:
+    """`whole` writes a choice, and `part` one of a stream, which begins with that of None; `kind`
+    is the object of a whole answer."""
     await call.start()
     if call.asked.stream:
         return EventStream(_events(call, head, part), call.end)
@@ -152,32 +189,39 @@ async def _answer(call: Call, head: dict[str, Any], kind: str, whole: Any, part:
         texts = await call.whole()
     finally:
         call.end()
-    flat = [one for of_prompt in texts for one in of_prompt]
-    choices = [{"index": i, **whole(one)} for i, one in enumerate(flat)]
+    pieces = [
+        Piece(number, one, one.text, 0, 0, True, True)
+        for number, of_prompt in enumerate(texts)
+        for one in of_prompt
+    ]
+    choices = await call.exchange.service.on_thread(
+        lambda: [{"index": i, **whole(piece)} for i, piece in enumerate(pieces)]
+    )
     usage = usage_of([of_prompt[0] for of_prompt in texts])
     return json_reply({**head, "object": kind, "choices": choices, "usage": usage})
 
 
 async def _events(call: Call, head: dict[str, Any], part: Any) -> AsyncGenerator[bytes, None]:
     n = call.asked.n
-    written: dict[int, tuple[int, int]] = {}  # choice -> (tokens, characters) that were sent
+    written: dict[int, tuple[int, int]] = {}  # choice -> tokens that were sent, their characters
     ended: set[int] = set()
     tail = {"usage": None} if call.asked.usage else {}
     try:
-        for i in range(len(call.running) * n):
-            first = part(None, "", 0, 0, False)
-            if first is not None:
-                yield event({**head, "choices": [{"index": i, **first}], **tail})
+        first = part(None)
+        for i in range(len(call.running) * n) if first is not None else ():
+            yield event({**head, "choices": [{"index": i, **first}], **tail})
         async with aclosing(call.pieces()) as pieces:
             async for number, running, i, text in pieces:
                 index = number * n + i
                 over = running.has_ended(i)
                 if index in ended or not (text or over):
                     continue
-                tokens, characters = written.get(index, (0, 0))
-                generation = running.so_far(i)
-                choice = part(generation, text, tokens, characters, over)
-                written[index] = len(generation.ids), characters + len(text)
+                begins = index not in written
+                tokens, offset = written.get(index, (0, 0))
+                one = running.so_far(i)
+                choice = part(Piece(number, one, text, tokens, offset, begins, over))
+                sent = (one.token_texts or [])[tokens:]
+                written[index] = tokens + len(sent), offset + sum(len(one.text) for one in sent)
                 if over:
                     ended.add(index)
                 yield event({**head, "choices": [{"index": index, **choice}], **tail})
@@ -189,44 +233,21 @@ async def _events(call: Call, head: dict[str, Any], part: Any) -> AsyncGenerator
     yield DONE
 
 
-def _prompts(fields: Fields, most: int) -> list[Prompt]:
-    """A text, several, the ids of one, or those of several."""
-    value = fields.get("prompt")
-    expected = "a text, a list of texts, ids, or a list of lists of ids"
-    if isinstance(value, str) or (isinstance(value, list) and value and are_ids(value)):
-        value = [value]
-    if not isinstance(value, list):
-        fields.wrong("prompt", expected)
-    check_count("prompt", len(value), most)
-    found = []
-    for i, one in enumerate(value):
-        if isinstance(one, str):
-            found.append(Prompt(_of_text(one, i), f"prompt[{i}]", True))
-        elif isinstance(one, list) and are_ids(one):
-            found.append(Prompt(_of_ids(one), f"prompt[{i}]", True))
-        else:
-            fields.wrong("prompt", expected)
-    return found
-
-
-def _of_text(text: str, number: int) -> Callable[[TextGeneration], Any]:
-    return lambda generation: generation.prompt_ids(text, number)
-
-
-def _of_ids(ids: list[int]) -> Callable[[TextGeneration], Any]:
-    return lambda _generation: np.array(ids, np.int32)
-
-
 async def completions(exchange: Exchange) -> Any:
     """POST /v1/completions."""
     fields = Fields(await exchange.json())
     service = exchange.service
     generator = service.registry.generator(fields.optional_text("model"), GENERATES)
     model = generator.model
-    fields.refuse("echo")
     asked = read_options(exchange, fields, model, chat=False)
-    prompts = _prompts(fields, service.settings.max_client_batch_size)
-    tokenizer = model.text.tokenizer
+    echo = fields.flag("echo", False)
+    if echo and asked.logprobs:
+        asked.options["prompt_logprobs"] = asked.options["logprobs"]
+    reader = PromptReader(fields, model, asked, special=True)
+    most = service.settings.max_client_batch_size
+    prompts = Prompts(fields, most, reader, echo=echo, logprobs=asked.logprobs)
+    fields.refuse_rest(GENERATION)
+    check_sequences(len(prompts.echoed), asked.n, service.settings.max_client_sequences)
     head = {
         "id": f"cmpl-{exchange.request_id}",
         "object": "text_completion",
@@ -234,28 +255,31 @@ async def completions(exchange: Exchange) -> Any:
         "model": generator.name,
     }
 
-    def whole(one: Generation) -> dict[str, Any]:
-        logprobs = completion_logprobs(tokenizer, one, 0, 0)
-        return {"text": one.text, "logprobs": logprobs, "finish_reason": reason_of(one)}
+    def write(piece: Piece) -> dict[str, Any]:
+        one, echoed = piece.generation, prompts.echoed[piece.prompt]
+        text, offset, tokens = piece.text, piece.offset, new_tokens(one, piece.tokens)
+        if echoed is not None and piece.begins:
+            text = echoed.text + text
+            tokens = None if tokens is None else echoed.tokens_of(one).then(tokens)
+        elif echoed is not None:
+            offset += len(echoed.text)
+        return {
+            "text": text,
+            "logprobs": completion_logprobs(tokens, offset, asked.as_ids),
+            "finish_reason": reason_of(one) if piece.ends else None,
+        }
 
-    def part(
-        one: Generation | None, text: str, first: int, characters: int, over: bool
-    ) -> dict[str, Any] | None:
-        if one is None:
-            return None
-        logprobs = completion_logprobs(tokenizer, one, first, characters)
-        reason = reason_of(one) if over else None
-        return {"text": text, "logprobs": logprobs, "finish_reason": reason}
-
-    call = Call(exchange, generator, asked, prompts)
-    return await _answer(call, head, "text_completion", whole, part)
+    call = Call(exchange, generator, asked, prompts.all())
+    return await _answer(
+        call, head, "text_completion", write, lambda piece: None if piece is None else write(piece)
+    )
 
 
 def _messages(fields: Fields) -> list[dict[str, Any]]:
     value = fields.get("messages")
     if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
         fields.wrong("messages", 'a list of {"role": ..., "content": ...}')
-    check_count("messages", len(value), 100_000)
+    check_count("messages", len(value), _MOST_MESSAGES)
     found = []
     for i, message in enumerate(value):
         for name in ("tool_calls", "function_call", "audio"):
@@ -296,16 +320,20 @@ async def chat(exchange: Exchange) -> Any:
     generator = service.registry.generator(fields.optional_text("model"), GENERATES)
     model = generator.model
     asked = read_options(exchange, fields, model, chat=True)
+    check_sequences(1, asked.n, service.settings.max_client_sequences)
     messages = _messages(fields)
     template_args = fields.get("chat_template_kwargs")
     if template_args is not None and not isinstance(template_args, dict):
         fields.wrong("chat_template_kwargs", "an object")
-    of_template = {
+    for name in _NOT_OF_TEMPLATES & (template_args or {}).keys():
+        fields.wrong("chat_template_kwargs", f"variables of the template, and {name} is none")
+    of_template: dict[str, Any] = {
         "add_generation_prompt": fields.flag("add_generation_prompt", True),
         "continue_final_message": fields.flag("continue_final_message", False),
         "template_args": template_args,
     }
-    tokenizer = model.text.tokenizer
+    reader = PromptReader(fields, model, asked, special=False)
+    fields.refuse_rest(GENERATION)
     head = {
         "id": f"chatcmpl-{exchange.request_id}",
         "object": "chat.completion.chunk",
@@ -314,25 +342,28 @@ async def chat(exchange: Exchange) -> Any:
         "system_fingerprint": None,
     }
 
-    def whole(one: Generation) -> dict[str, Any]:
+    def ids(of: TextGeneration) -> Int32Array:
+        return reader.read(of, of.templates.render(messages, **of_template), 0)
+
+    def logprobs(piece: Piece) -> dict[str, Any] | None:
+        return chat_logprobs(new_tokens(piece.generation, piece.tokens), asked.as_ids)
+
+    def whole(piece: Piece) -> dict[str, Any]:
         return {
-            "message": {"role": "assistant", "content": one.text, "refusal": None},
-            "logprobs": chat_logprobs(tokenizer, one, 0),
-            "finish_reason": reason_of(one),
+            "message": {"role": "assistant", "content": piece.text, "refusal": None},
+            "logprobs": logprobs(piece),
+            "finish_reason": reason_of(piece.generation),
         }
 
-    def part(
-        one: Generation | None, text: str, first: int, _characters: int, over: bool
-    ) -> dict[str, Any]:
-        if one is None:
+    def part(piece: Piece | None) -> dict[str, Any]:
+        if piece is None:
             delta = {"role": "assistant", "content": ""}
             return {"delta": delta, "logprobs": None, "finish_reason": None}
         return {
-            "delta": {"content": text} if text else {},
-            "logprobs": chat_logprobs(tokenizer, one, first),
-            "finish_reason": reason_of(one) if over else None,
+            "delta": {"content": piece.text} if piece.text else {},
+            "logprobs": logprobs(piece),
+            "finish_reason": reason_of(piece.generation) if piece.ends else None,
         }
 
-    prompt = Prompt(lambda of: of.chat_ids(messages, of_template), "messages", False)
-    call = Call(exchange, generator, asked, [prompt])
+    call = Call(exchange, generator, asked, [Prompt(ids, "messages", False)])
     return await _answer(call, head, "chat.completion", whole, part)

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from packhorse.serve.checks import Fields
 from packhorse.serve.errors import ServeError
 from packhorse.serve.exchange import Exchange
+from packhorse.serve.field_names import in_fields
+from packhorse.serve.limits import check_sizes, check_stops
 from packhorse.serve.model import ServedModel
+from packhorse.serve.protocols.output_form import read_form
 
 _MOST_N = 128
 _MOST_LOGPROBS = 20
-_REFUSED = (
-    "tools",
-    "functions",
-    "modalities",
-    "audio",
-    "prediction",
-    "web_search_options",
-    "suffix",
-    "use_beam_search",
-)
+_NAMES = {"allowed_ids": "allowed_token_ids", "stop_ids": "stop_token_ids"}
+_LEAST_TOP_P = 1e-9  # the most probable token alone, as 0 asks for
 
 
 @dataclass(frozen=True)
@@ -31,28 +27,33 @@ class Asked:
     options    of `TextModel.generate`
     n          texts for each prompt
     logprobs   whether log-probabilities are in the answer
+    as_ids     whether these name tokens by their ids
     stream     whether pieces are sent as they come
     usage      whether a stream ends with the usage
+    names      options -> the fields that they came from, where these have other names
     """
 
     options: dict[str, Any]
     n: int
     logprobs: bool
+    as_ids: bool
     stream: bool
     usage: bool
+    names: Mapping[str, str]
+
+    def in_fields(self, error: ServeError) -> ServeError:
+        """An error of the options, with the names of fields."""
+        error.message = in_fields(error.message, self.names)
+        return error
 
 
 def read_options(exchange: Exchange, fields: Fields, model: ServedModel, *, chat: bool) -> Asked:
     """Raises ServeError, for what is not supported by name."""
-    fields.refuse(*_REFUSED)
-    if fields.get("tool_choice") not in (None, "none"):
-        fields.refuse("tool_choice")
-    if fields.get("function_call") not in (None, "none"):
-        fields.refuse("function_call")
+    check_sizes(fields)
     n = fields.integer("n", 1, _MOST_N) or 1
     best_of = fields.integer("best_of", 1)
     if best_of is not None and best_of != n:
-        fields.refuse("best_of")
+        fields.refuse("best_of", "n texts are made, and all of them given")
     stream = fields.flag("stream", False)
     with_usage = False
     stream_options = fields.table("stream_options")
@@ -63,45 +64,72 @@ def read_options(exchange: Exchange, fields: Fields, model: ServedModel, *, chat
     temperature = fields.number("temperature", 0, 100)
     if temperature is None:
         temperature = model.engines[0].generation.defaults.get("temperature", 1.0)
+    by_chance = {
+        "top_p": _top_p(fields),
+        "top_k": _top_k(fields),
+        "min_p": fields.number("min_p", 0, 1),
+    }
     options = {
         "max_new_tokens": _max_new_tokens(exchange, fields, chat),
         "temperature": temperature,
-        "top_p": fields.number("top_p", 0, 1) if temperature else None,
-        "top_k": _top_k(fields) if temperature else None,
-        "min_p": fields.number("min_p", 0, 1) if temperature else None,
+        **(by_chance if temperature else {}),
         "presence_penalty": fields.number("presence_penalty", -2, 2),
         "frequency_penalty": fields.number("frequency_penalty", -2, 2),
         "repetition_penalty": fields.number("repetition_penalty", 0, 100),
         "logit_bias": _logit_bias(fields),
+        "allowed_ids": _allowed_ids(fields),
         "seed": _seed(fields),
         "stop": _stop(fields),
-        "stop_ids": fields.get("stop_token_ids"),
-        "ignore_eos": fields.get("ignore_eos"),
+        "stop_ids": fields.ids("stop_token_ids"),
+        "include_stop": fields.flag("include_stop_str_in_output", False) or None,
+        "ignore_eos": fields.flag("ignore_eos", False) or None,
         "logprobs": _logprobs(fields, chat),
-        **_form(fields),
     }
+    form = read_form(fields)
+    names = dict(_NAMES)
+    if form is not None:
+        options[form.option] = form.value
+        names[form.option] = form.name
+    as_ids = fields.flag("return_tokens_as_token_ids", False)
     given = {name: value for name, value in options.items() if value is not None}
-    return Asked(given, n, "logprobs" in given, stream, with_usage)
+    return Asked(given, n, "logprobs" in given, as_ids, stream, with_usage, names)
 
 
 def _max_new_tokens(exchange: Exchange, fields: Fields, chat: bool) -> int | None:
-    given = fields.integer("max_completion_tokens", 1)
-    if given is None:
-        given = fields.integer("max_tokens", 0)
-    most = exchange.service.settings.max_new_tokens
-    if given is None:
-        return most if chat else 16
+    named = (
+        fields.integer("max_completion_tokens", 1),
+        fields.integer("max_tokens", 0),
+        fields.integer("n_predict", -1),
+    )
+    settings = exchange.service.settings
+    default = settings.default_new_tokens if chat else 16
+    given = next((number for number in named if number is not None), default)
+    most = settings.max_new_tokens
+    if given == -1:  # as many as there is room for
+        return most
     return given if most is None else min(given, most)
+
+
+def _top_p(fields: Fields) -> float | None:
+    given = fields.number("top_p", 0, 1)
+    return None if given is None else max(given, _LEAST_TOP_P)
 
 
 def _top_k(fields: Fields) -> int | None:
     given = fields.integer("top_k", -1)
-    return None if given == -1 else given
+    return 0 if given == -1 else given  # both stand for all tokens
 
 
 def _seed(fields: Fields) -> int | None:
     given = fields.integer("seed", -(2**63), 2**64 - 1)
-    return None if given is None else given % 2**64
+    return None if given is None or given == -1 else given % 2**64  # -1: any, as vLLM has it
+
+
+def _allowed_ids(fields: Fields) -> list[int] | None:
+    given = fields.ids("allowed_token_ids")
+    if given == []:
+        fields.wrong("allowed_token_ids", "one token id at least")
+    return given
 
 
 def _stop(fields: Fields) -> list[str] | None:
@@ -111,6 +139,7 @@ def _stop(fields: Fields) -> list[str] | None:
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list) or not all(isinstance(one, str) and one for one in texts):
         fields.wrong("stop", "a text, or a list of texts that are not empty")
+    check_stops(texts)
     return texts
 
 
@@ -136,25 +165,3 @@ def _logprobs(fields: Fields, chat: bool) -> int | None:
             fields.wrong("top_logprobs", "logprobs = true with it")
         return None
     return top or 0
-
-
-def _form(fields: Fields) -> dict[str, Any]:
-    """What the output has to look like."""
-    asked = {"regex": fields.optional_text("regex"), "choices": fields.get("choices")}
-    form = fields.table("response_format")
-    if form is None:
-        return asked
-    kind = form.choice("type", ("text", "json_object", "json_schema"), "text")
-    if kind == "json_object":
-        return {**asked, "schema": {"type": "object"}}
-    if kind == "text":
-        return asked
-    described = form.table("json_schema")
-    schema = None if described is None else described.get("schema")
-    if not isinstance(schema, dict):
-        raise ServeError(
-            "validation",
-            "response_format.json_schema.schema is missing, expected a JSON schema",
-            parameter="response_format",
-        )
-    return {**asked, "schema": schema}

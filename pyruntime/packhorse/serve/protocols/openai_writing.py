@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
-from packhorse.generation.results import Generation
-from packhorse.text.tokenizer import TextTokenizer
+from packhorse.generation.results import Generation, TokenLogprobs, TokenText
 
 # What OpenAI has no word for is that the text ended before it was done.
 _REASONS = {"stop": "stop", "length": "length", "deadline": "length", "cancelled": "length"}
@@ -28,51 +28,86 @@ def usage_of(generations: list[Generation]) -> dict[str, Any]:
     }
 
 
-def _token(tokenizer: TextTokenizer, number: int) -> str:
-    return tokenizer.decode([number], skip_special=False)
+class Tokens(NamedTuple):
+    """Tokens of a text with what is known of them, for both forms in which log-probabilities are
+    written.
+
+    logprobs  None: of the first token of a prompt, before which there is nothing
+    top       of each token the most probable ones at its place: (id, log-probability)
+    """
+
+    ids: Sequence[int]
+    texts: Sequence[TokenText]
+    logprobs: Sequence[float | None]
+    top: Sequence[TokenLogprobs]
+    top_texts: Sequence[Sequence[TokenText]]
+
+    def then(self, others: Tokens) -> Tokens:
+        """These, and others after them."""
+        return Tokens(
+            [*self.ids, *others.ids],
+            [*self.texts, *others.texts],
+            [*self.logprobs, *others.logprobs],
+            [*self.top, *others.top],
+            [*self.top_texts, *others.top_texts],
+        )
 
 
-def _chat_token(tokenizer: TextTokenizer, number: int, logprob: float) -> dict[str, Any]:
-    text = _token(tokenizer, number)
-    return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
-
-
-def chat_logprobs(
-    tokenizer: TextTokenizer, generation: Generation, first: int
-) -> dict[str, Any] | None:
-    """Of the tokens from `first` on; None where they were not asked for."""
-    if generation.logprobs is None:
+def new_tokens(generation: Generation, first: int) -> Tokens | None:
+    """Those from `first` on whose texts are certain; None where they were not asked for."""
+    if generation.logprobs is None or generation.token_texts is None:
         return None
-    top = generation.top_logprobs or []
-    return {
-        "content": [
-            {
-                **_chat_token(tokenizer, generation.ids[i], generation.logprobs[i]),
-                "top_logprobs": [_chat_token(tokenizer, *one) for one in top[i]] if top else [],
-            }
-            for i in range(first, len(generation.ids))
-        ],
-        "refusal": None,
-    }
+    end = len(generation.token_texts)
+    return Tokens(
+        generation.ids[first:end],
+        generation.token_texts[first:],
+        generation.logprobs[first:end],
+        (generation.top_logprobs or [])[first:end],
+        (generation.top_texts or [])[first:end],
+    )
 
 
-def completion_logprobs(
-    tokenizer: TextTokenizer, generation: Generation, first: int, offset: int
-) -> dict[str, Any] | None:
-    """Of the tokens from `first` on, whose text begins at `offset`."""
-    if generation.logprobs is None:
+def _chat_token(token: int, text: TokenText, logprob: float | None, as_ids: bool) -> dict[str, Any]:
+    name = _by_id(token) if as_ids else text.text
+    return {"token": name, "logprob": logprob, "bytes": list(text.data)}
+
+
+def _by_id(token: int) -> str:
+    return f"token_id:{token}"
+
+
+def chat_logprobs(tokens: Tokens | None, as_ids: bool) -> dict[str, Any] | None:
+    if tokens is None:
         return None
-    tokens = [_token(tokenizer, number) for number in generation.ids[first:]]
-    offsets = []
-    for token in tokens:
+    content = []
+    for token, text, logprob, row, texts in zip(*tokens, strict=True):
+        top = [
+            _chat_token(other, its_text, value, as_ids)
+            for (other, value), its_text in zip(row, texts, strict=True)
+        ]
+        content.append({**_chat_token(token, text, logprob, as_ids), "top_logprobs": top})
+    return {"content": content, "refusal": None}
+
+
+def completion_logprobs(tokens: Tokens | None, offset: int, as_ids: bool) -> dict[str, Any] | None:
+    """`offset`: where the text of these tokens begins."""
+    if tokens is None:
+        return None
+    offsets, names, rows = [], [], []
+    for token, text, logprob, row, texts in zip(*tokens, strict=True):
         offsets.append(offset)
-        offset += len(token)
-    top = generation.top_logprobs
+        offset += len(text.text)
+        name = _by_id(token) if as_ids else text.text
+        names.append(name)
+        found = {} if logprob is None else {name: logprob}
+        for (other, value), its_text in zip(row, texts, strict=True):
+            if other != token:  # which others may look like
+                its_name = _by_id(other) if as_ids else its_text.text
+                found[_by_id(other) if its_name in found else its_name] = value
+        rows.append(found or None)
     return {
-        "tokens": tokens,
-        "token_logprobs": generation.logprobs[first:],
-        "top_logprobs": None
-        if not top
-        else [{_token(tokenizer, i): value for i, value in row} for row in top[first:]],
+        "tokens": names,
+        "token_logprobs": list(tokens.logprobs),
+        "top_logprobs": rows,
         "text_offset": offsets,
     }

@@ -6,7 +6,10 @@ import uuid
 from typing import Any
 
 from packhorse.serve.checks import Fields, check_count
+from packhorse.serve.cut import Cut, read_cut
 from packhorse.serve.exchange import Exchange, Reply, compute_headers, json_reply
+from packhorse.serve.model import ServedModel
+from packhorse.serve.protocols.effectless import RANKING
 from packhorse.serve.ranking import RERANKS, rank, score
 
 
@@ -22,6 +25,15 @@ def _documents(fields: Fields, most: int) -> list[str]:
     return texts
 
 
+def _results(ranked: list[tuple[int, float]], texts: list[str] | None) -> list[dict[str, Any]]:
+    """With the texts, where they are wanted."""
+    return [
+        {"index": i, "relevance_score": value}
+        | ({} if texts is None else {"document": {"text": texts[i]}})
+        for i, value in ranked
+    ]
+
+
 async def rerank(exchange: Exchange) -> Reply:
     """POST /v1/rerank."""
     fields = Fields(await exchange.json())
@@ -30,24 +42,16 @@ async def rerank(exchange: Exchange) -> Reply:
     texts = _documents(fields, service.settings.max_client_batch_size)
     query = fields.text("query")
     with_text = fields.flag("return_documents", True)
-    ranked, outcome = await rank(
-        exchange,
-        model,
-        query,
-        texts,
-        truncation=_truncation(exchange, fields),
-        top_n=fields.integer("top_n", 0) or None,
-    )
-    results: list[dict[str, Any]] = [
-        {"index": i, "relevance_score": value, "document": {"text": texts[i]}}
-        if with_text
-        else {"index": i, "relevance_score": value}
-        for i, value in ranked
-    ]
+    cut, raw = _cut(exchange, fields, model), _raw(fields)
+    top_n = fields.integer("top_n", 0) or None
+    most = fields.integer("max_tokens_per_doc", 0) or None
+    fields.refuse_rest(RANKING)
+    shortened = await _shortened(exchange, model, texts, most)
+    ranked, outcome = await rank(exchange, model, query, shortened, cut=cut, raw=raw, top_n=top_n)
     content = {
         "id": f"rerank-{exchange.request_id}",
         "model": model.name,
-        "results": results,
+        "results": _results(ranked, texts if with_text else None),
         "usage": {"prompt_tokens": outcome.tokens, "total_tokens": outcome.tokens},
     }
     characters = len(query) * len(texts) + sum(map(len, texts))
@@ -55,32 +59,55 @@ async def rerank(exchange: Exchange) -> Reply:
     return json_reply(content, headers=headers)
 
 
-def _truncation(exchange: Exchange, fields: Fields) -> bool:
+def _cut(exchange: Exchange, fields: Fields, model: ServedModel) -> Cut:
     """As asked, by Jina's name or vLLM's."""
-    if fields.get("truncate_prompt_tokens") is not None:
-        fields.refuse("truncate_prompt_tokens")
-    return fields.flag("truncation", exchange.service.settings.auto_truncate)
+    truncation = fields.flag("truncation", exchange.service.settings.auto_truncate)
+    return read_cut(fields, model, truncation)
+
+
+def _raw(fields: Fields) -> bool:
+    """Whether scores are to be logits, by Infinity's name or one of vLLM's."""
+    asked = {
+        "raw_scores": fields.flag("raw_scores", False),
+        **{name: not fields.flag(name, True) for name in ("use_activation", "activation")},
+    }
+    given = [name for name in asked if fields.get(name) is not None]
+    for name in given[1:]:
+        if asked[name] != asked[given[0]]:
+            fields.wrong(name, f"it to say the same as {given[0]}")
+    return any(asked.values())
+
+
+async def _shortened(
+    exchange: Exchange, model: ServedModel, texts: list[str], most: int | None
+) -> list[str]:
+    """Texts up to the end of their first `most` tokens; None: whole."""
+    if most is None or most >= model.text.max_length:  # beyond it the model's own limit counts
+        return texts
+    encode = model.text.tokenizer.backend.encode
+
+    def shorten(text: str) -> str:
+        places = encode(text, add_special_tokens=False).offsets
+        return text if len(places) <= most else text[: places[most - 1][1]]
+
+    return await exchange.service.on_thread(lambda: [shorten(text) for text in texts])
 
 
 async def cohere_rerank(exchange: Exchange) -> Reply:
     """POST /v2/rerank: texts that are too long are cut, as Cohere does."""
     fields = Fields(await exchange.json())
-    fields.refuse("rank_fields")
     service = exchange.service
     model = service.registry.get(fields.optional_text("model"), "score", RERANKS)
     texts = _documents(fields, service.settings.max_client_batch_size)
-    fields.integer("max_tokens_per_doc", 1)  # texts are cut where the model's limit is
-    ranked, outcome = await rank(
-        exchange,
-        model,
-        fields.text("query"),
-        texts,
-        truncation=True,
-        top_n=fields.integer("top_n", 1),
-    )
+    query, top_n = fields.text("query"), fields.integer("top_n", 1)
+    with_text = fields.flag("return_documents", False)
+    most = fields.integer("max_tokens_per_doc", 1)
+    fields.refuse_rest(RANKING)
+    shortened = await _shortened(exchange, model, texts, most)
+    ranked, outcome = await rank(exchange, model, query, shortened, cut=Cut(True), top_n=top_n)
     content = {
         "id": str(uuid.uuid4()),
-        "results": [{"index": i, "relevance_score": value} for i, value in ranked],
+        "results": _results(ranked, texts if with_text else None),
         "meta": {
             "api_version": {"version": "2"},
             "billed_units": {"search_units": 1},
@@ -115,9 +142,9 @@ async def scores(exchange: Exchange) -> Reply:
     service = exchange.service
     model = service.registry.get(fields.optional_text("model"), "score", RERANKS)
     pairs = _sides(fields, service.settings.max_client_batch_size)
-    outcome = await score(
-        exchange, model, pairs, truncation=_truncation(exchange, fields), raw=False
-    )
+    cut, raw = _cut(exchange, fields, model), _raw(fields)
+    fields.refuse_rest(RANKING)
+    outcome = await score(exchange, model, pairs, cut=cut, raw=raw)
     content = {
         "id": f"score-{exchange.request_id}",
         "object": "list",

@@ -9,10 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 from packhorse.serve.checks import Fields, Inputs, check_count
+from packhorse.serve.cut import Cut
 from packhorse.serve.embedding import EMBEDS, contiguous, embedding_task, vectors_reply
 from packhorse.serve.errors import ServeError
 from packhorse.serve.exchange import Exchange, Reply, compute_headers, json_reply
 from packhorse.serve.model import AnyTask, ServedModel
+from packhorse.serve.protocols.effectless import EMBEDDING, OF_TEXTS, RANKING
 from packhorse.serve.ranking import RERANKS, rank
 from packhorse.serve.tasks import HiddenStates, OfIds, Predictions
 from packhorse.text.embeddings import scale_to_length_1
@@ -24,14 +26,14 @@ SPARSE = "a model of sparse embeddings"
 _MOST_NUMBERS = 20_000_000  # of one answer: 200 MB of JSON
 
 
-def truncation_of(exchange: Exchange, fields: Fields) -> bool:
+def truncation_of(exchange: Exchange, fields: Fields, model: ServedModel) -> bool:
     """Whether texts that are too long are cut."""
-    side = fields.choice("truncation_direction", ("Left", "Right", "left", "right"), "Right")
-    if side.lower() == "left":
-        raise ServeError(
-            "unsupported",
-            "truncation_direction is not supported: texts are cut as the model's tokenizer says",
-            parameter="truncation_direction",
+    own = model.text.tokenizer.side
+    side = fields.choice("truncation_direction", ("Left", "Right", "left", "right"), own)
+    if side.lower() != own:
+        fields.refuse(
+            "truncation_direction",
+            f'"{side}" of this model, whose tokenizer cuts texts on the {own}',
         )
     return fields.flag("truncate", exchange.service.settings.auto_truncate)
 
@@ -49,11 +51,12 @@ async def embed(exchange: Exchange) -> Reply:
     task = embedding_task(
         model,
         inputs,
-        truncation=truncation_of(exchange, fields),
+        cut=Cut(truncation_of(exchange, fields, model)),
         prompt_name=fields.optional_text("prompt_name"),
         truncate_dim=fields.integer("dimensions", 1),
         normalize=fields.flag("normalize", True),
     )
+    fields.refuse_rest(EMBEDDING)
     outcome = await exchange.run(model, task, inputs.items, "embed", single=inputs.single)
     headers = compute_headers(exchange, outcome, inputs.characters, model.device)
     return vectors_reply(contiguous(outcome.found), [outcome.found], headers)
@@ -70,6 +73,9 @@ async def embed_all(exchange: Exchange) -> Reply:
     service = exchange.service
     model = service.registry.get(fields.optional_text("model"), "embed_all", EMBEDS)
     inputs = _inputs(exchange, fields)
+    truncation = truncation_of(exchange, fields, model)
+    prompt_name = fields.optional_text("prompt_name")
+    fields.refuse_rest(EMBEDDING)
     numbers = model.estimate(inputs.items)[0] * model.text.session.hidden_size
     if numbers > _MOST_NUMBERS:
         raise ServeError(
@@ -80,8 +86,8 @@ async def embed_all(exchange: Exchange) -> Reply:
         )
     task: AnyTask = model.task(
         _states_of_ids if inputs.ids else HiddenStates,
-        truncation=truncation_of(exchange, fields),
-        prompt_name=fields.optional_text("prompt_name"),
+        truncation=truncation,
+        prompt_name=prompt_name,
     )
     outcome = await exchange.run(model, task, inputs.items, "embed", single=inputs.single)
     headers = compute_headers(exchange, outcome, inputs.characters, model.device)
@@ -95,6 +101,16 @@ def _sparse(runner: TextRunner, truncation: bool, prompt_name: str | None) -> Sp
     )
 
 
+def _entries(found: list[Any]) -> list[list[dict[str, Any]]]:
+    return [
+        [
+            {"index": index, "value": value}
+            for index, value in zip(ids.tolist(), weights.tolist(), strict=True)
+        ]
+        for ids, weights in found
+    ]
+
+
 async def embed_sparse(exchange: Exchange) -> Reply:
     """POST /embed_sparse: for each text, its entries of the vocabulary and their weights."""
     fields = Fields(await exchange.json())
@@ -105,17 +121,12 @@ async def embed_sparse(exchange: Exchange) -> Reply:
         raise ServeError("unsupported", "inputs are ids, and sparse embeddings are made of texts")
     task = model.task(
         _sparse,
-        truncation=truncation_of(exchange, fields),
+        truncation=truncation_of(exchange, fields, model),
         prompt_name=fields.optional_text("prompt_name"),
     )
+    fields.refuse_rest(EMBEDDING)
     outcome = await exchange.run(model, task, inputs.items, "embed", single=inputs.single)
-    content = [
-        [
-            {"index": index, "value": value}
-            for index, value in zip(ids.tolist(), weights.tolist(), strict=True)
-        ]
-        for ids, weights in outcome.found
-    ]
+    content = await service.on_thread(lambda: _entries(outcome.found))
     headers = compute_headers(exchange, outcome, inputs.characters, model.device)
     return json_reply(content, headers=headers)
 
@@ -128,14 +139,10 @@ async def rerank(exchange: Exchange) -> Reply:
     texts = fields.texts("texts", service.settings.max_client_batch_size)
     query = fields.text("query")
     with_text = fields.flag("return_text", False)
-    ranked, outcome = await rank(
-        exchange,
-        model,
-        query,
-        texts,
-        truncation=truncation_of(exchange, fields),
-        raw=fields.flag("raw_scores", False),
-    )
+    cut = Cut(truncation_of(exchange, fields, model))
+    raw = fields.flag("raw_scores", False)
+    fields.refuse_rest(RANKING)
+    ranked, outcome = await rank(exchange, model, query, texts, cut=cut, raw=raw)
     content = [
         {"index": i, "text": texts[i], "score": score}
         if with_text
@@ -174,11 +181,18 @@ async def predict(exchange: Exchange) -> Reply:
     service = exchange.service
     model = service.registry.get(fields.optional_text("model"), "classify", PREDICTS)
     items, single = _predicted(fields, service.settings.max_client_batch_size)
+    raw = fields.flag("raw_scores", False)
+    options = fields.table("parameters") or Fields({})
+    activation = options.get("function_to_apply")
+    if raw and activation is not None:
+        options.wrong("function_to_apply", "nothing beside raw_scores = true")
     task = model.task(
         Predictions,
-        raw=fields.flag("raw_scores", False),
-        truncation=truncation_of(exchange, fields),
+        top_k=options.integer("top_k", 1),
+        activation="none" if raw else options.optional_text("function_to_apply"),
+        truncation=truncation_of(exchange, fields, model),
     )
+    fields.refuse_rest(OF_TEXTS)
     outcome = await exchange.run(model, task, items, "predict", single=single)
     characters = sum(len(one) if isinstance(one, str) else sum(map(len, one)) for one in items)
     headers = compute_headers(exchange, outcome, characters, model.device)
@@ -199,9 +213,10 @@ async def similarity(exchange: Exchange) -> Reply:
     task = embedding_task(
         model,
         texts,
-        truncation=truncation_of(exchange, options),
+        cut=Cut(truncation_of(exchange, options, model)),
         prompt_name=options.optional_text("prompt_name"),
     )
+    fields.refuse_rest(EMBEDDING)
     outcome = await exchange.run(model, task, texts.items, "embed")
     vectors = scale_to_length_1(outcome.found)
     headers = compute_headers(exchange, outcome, texts.characters, model.device)

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import packhorse
 from packhorse.heads import classifier_of
 from packhorse.serve.checks import Fields, are_ids, check_count
-from packhorse.serve.exchange import Exchange, Reply, json_reply
+from packhorse.serve.exchange import Exchange, Reply, json_reply, parts_reply
+from packhorse.serve.json_parts import to_json
 from packhorse.serve.model import ServedModel
+from packhorse.serve.protocols.effectless import OF_TEXTS
+from packhorse.text.giving_up import checkpoint
 from packhorse.text.settings import choose_prompt
 from packhorse.text.tokenizer import TextTokenizer
+
+_TOKENS_AT_ONCE = 4096  # whose JSON is written in a millisecond or two
 
 
 def _model(exchange: Exchange, name: str | None) -> ServedModel:
@@ -34,27 +40,44 @@ async def tokenize(exchange: Exchange) -> Reply:
     special = fields.flag("add_special_tokens", True)
     tokenizer = model.text.tokenizer
     name = fields.optional_text("prompt_name")
+    fields.refuse_rest(OF_TEXTS)
     prompt = fields.checked(lambda: choose_prompt(tokenizer.config, None, name)) if name else ""
-    found = await exchange.service.on_thread(
-        lambda: [_tokens(tokenizer, prompt + text, special) for text in texts]
+    written = await exchange.on_thread(
+        lambda: [_tokens(tokenizer, prompt + text, i, special) for i, text in enumerate(texts)]
     )
-    return json_reply(found)
+    return parts_reply([b"[", *_with_commas(written), b"]"])
 
 
-def _tokens(tokenizer: TextTokenizer, text: str, special: bool) -> list[dict[str, Any]]:
-    encoding = tokenizer.backend.encode(text, add_special_tokens=special)
-    return [
-        {"id": token, "text": word, "special": True, "start": None, "stop": None}
-        if is_special
-        else {"id": token, "text": text[begin:end], "special": False, "start": begin, "stop": end}
-        for token, word, is_special, (begin, end) in zip(
-            encoding.ids,
-            encoding.tokens,
-            encoding.special_tokens_mask,
-            encoding.offsets,
-            strict=True,
-        )
-    ]
+def _with_commas(rows: list[list[bytes]]) -> Iterator[bytes]:
+    for i, row in enumerate(rows):
+        yield from ([b","] if i else [])
+        yield from row
+
+
+def _tokens(tokenizer: TextTokenizer, text: str, number: int, special: bool) -> list[bytes]:
+    """The tokens of a text as JSON, in parts."""
+    (tokens,) = tokenizer.read([text], first=number, pairs=False)
+    if not special:
+        tokens = tokens.take(tokens.parts >= 0)
+    parts = [b"["]
+    for begin in range(0, len(tokens.ids), _TOKENS_AT_ONCE):
+        checkpoint()
+        some = tokens.take(slice(begin, begin + _TOKENS_AT_ONCE))
+        rows = zip(*(array.tolist() for array in some), strict=True)
+        content = [
+            {"id": token, "text": text[start:stop], "special": False, "start": start, "stop": stop}
+            if part >= 0
+            else {
+                "id": token,
+                "text": tokenizer.token_of(token),
+                "special": True,
+                "start": None,
+                "stop": None,
+            }
+            for token, _, part, _, start, stop in rows
+        ]
+        parts += [*([b","] if begin else []), to_json(content)[1:-1]]
+    return [*parts, b"]"]
 
 
 async def decode(exchange: Exchange) -> Reply:
@@ -65,14 +88,15 @@ async def decode(exchange: Exchange) -> Reply:
     value = fields.get("ids")
     if not isinstance(value, list):
         fields.wrong("ids", "a list of ids, or of lists of ids")
-    check_count("ids", len(value), exchange.service.settings.payload_limit)
+    check_count("ids", len(value), exchange.service.settings.max_body_values)
     rows = [value] if are_ids(value) else value
     if not all(isinstance(row, list) and are_ids(row) for row in rows):
         fields.wrong("ids", "a list of ids, or of lists of ids")
     check_count("ids", len(rows), exchange.service.settings.max_client_batch_size)
     skip = fields.flag("skip_special_tokens", True)
+    fields.refuse_rest(OF_TEXTS)
     tokenizer = model.text.tokenizer
-    found = await exchange.service.on_thread(
+    found = await exchange.on_thread(
         lambda: [tokenizer.decode(row, skip_special=skip) for row in rows]
     )
     return json_reply(found)

@@ -1,0 +1,52 @@
+"""Memory that large requests have left behind, given back to the system.
+
+The allocator of the C library keeps what was freed for later, for each thread: after some large
+requests, and tokenizing takes many times the memory of a text, that would be most of the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+from concurrent.futures import Executor
+from contextlib import suppress
+
+_PAUSE_S = 5.0  # between two times
+_M_ARENA_MAX = -8  # of glibc's malloc.h
+_ARENAS = 2
+
+
+class Tidying:
+    """Has it given back some seconds after a large request. On the event loop."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self._timer: asyncio.TimerHandle | None = None
+
+    def soon(self) -> None:
+        """A large request has come."""
+        if self._timer is None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(_PAUSE_S, self._begin, loop)
+
+    def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._timer = None
+        loop.run_in_executor(self._executor, give_back)
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def share_arenas() -> None:
+    """Has all threads allocate from a few arenas, rather than each from its own, in which gaps stay
+    that no other thread can use. To be called before there are threads."""
+    with suppress(AttributeError, OSError):
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, _ARENAS)
+
+
+def give_back() -> None:
+    """Where the C library is glibc; others have no such function."""
+    with suppress(AttributeError, OSError):
+        ctypes.CDLL(None).malloc_trim(0)

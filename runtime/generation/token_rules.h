@@ -1,0 +1,62 @@
+// What the settings of a request make of tokens by the place in the text and by the tokens before
+// it: bans, forced tokens, biases of sequences. They are computed on the host for each row of
+// logits, from nothing but the text so far, and reach the device as biases, boosts and a mask.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "packhorse/sampling.h"
+
+namespace packhorse {
+
+using TokenBias = std::pair<int32_t, float>;
+
+/// What is different at one place of a text. Kept from place to place, so that it allocates no
+/// more once it has grown.
+struct RuleEffects {
+  std::vector<TokenBias> biases;     // each token once, logit_bias among them
+  std::span<const int32_t> boosted;  // tokens whose logit l grows by boost * |l|
+  float boost = 0;
+  std::span<const int32_t> forced;  // one of these is chosen, where a mask has any of them
+  std::vector<int32_t> banned;      // where none is forced
+  std::vector<int32_t> suppressed;  // also where one is forced
+
+  bool restrict_tokens() const { return !forced.empty() || !banned.empty() || !suppressed.empty(); }
+};
+
+class TokenRules {
+ public:
+  /// `sampling` and `stop_ids` (of the request and of the model) outlive the object. `max_size`: of
+  /// prompt and new tokens.
+  TokenRules(const Sampling& sampling, std::span<const int32_t> stop_ids, int64_t prompt_tokens,
+             int64_t max_size);
+
+  /// False: there are none of these settings.
+  bool any() const { return any_; }
+  /// Whether effects depend on the tokens, not on their number alone.
+  bool read_tokens() const { return read_tokens_; }
+  /// The effects on the token after `num_new` new ones. `tokens`: prompt and new tokens, where
+  /// read_tokens.
+  void apply(std::span<const int32_t> tokens, int64_t num_new, RuleEffects& effects) const;
+
+ private:
+  void bias(std::span<const int32_t> tokens, RuleEffects& effects) const;
+  void ban_repetitions(std::span<const int32_t> tokens, RuleEffects& effects) const;
+
+  const Sampling& sampling_;
+  const std::span<const int32_t> stop_ids_;
+  const int64_t prompt_tokens_;
+  const int64_t max_new_;
+  bool any_ = false;
+  bool read_tokens_ = false;
+};
+
+/// Writes to `words` (bit t % 32 of word t / 32) the tokens that are left of `mask`, or of all
+/// where it is empty. Returns whether they are forced tokens, which are equally likely.
+bool write_allowed(const RuleEffects& effects, std::span<const uint32_t> mask,
+                   std::span<uint32_t> words);
+
+}  // namespace packhorse
