@@ -43,8 +43,8 @@ class ModelRunner final : public StepRunner {
         adapter_memory_(options.max_adapters > 0
                             ? allocate(plan_.adapters, "adapters: lower max_adapters")
                             : nullptr),
-        cache_memory_(allocate(plan_.kv_cache, concat("a cache of kv_tokens = ", plan_.kv_tokens,
-                                                      ": lower kv_tokens"))),
+        cache_memory_(allocate(plan_.kv_cache,
+                               concat("a cache of ", plan_.kv_tokens, " tokens: lower kv_tokens"))),
         buffers_(carve_buffers(options)),
         cache_(carve_cache(planned.shape, planned.num_pages)),
         layout_(limits_, longest_table(model_.spec)),
