@@ -159,7 +159,8 @@ def test_stops_and_cancels(name: str, expected: dict[tuple[str, int], GeneratedT
         for round_ in range(12):
             for key, whole in expected.items():
                 sampling = SAMPLINGS[key[0]]
-                if sampling.prompt_logprobs is not None:
+                # Rules by place look at the tokens that end a text, so another one changes it.
+                if sampling.prompt_logprobs is not None or key[0] == "by place":
                     continue
                 stop = whole.ids[(5 * round_ + len(running)) % len(whole.ids)]
                 request = session.submit(prompt_of(key[1]), replace(sampling, stop_ids=(stop,)))

@@ -21,7 +21,11 @@ MANY = FEW * 12 + [33, 64, 512, 31] * 4
 def test_padding(
     precision: Precision, lengths: list[int], hidden_size: int, tmp_path: Path
 ) -> None:
-    sizes: dict[str, Any] = {"hidden_size": hidden_size, "num_heads": 2, "num_layers": 1}
+    sizes: dict[str, Any] = {
+        "hidden_size": hidden_size,
+        "num_heads": hidden_size // 32,
+        "num_layers": 1,
+    }
     head = classifier("last", 3, padding_id=PADDING)
     tensors = random_tensors(tiny_spec(**sizes, positions=POSITIONS, **head))
 

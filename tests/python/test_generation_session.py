@@ -231,18 +231,6 @@ def test_the_plan(shared: GenerationSession) -> None:
     assert packhorse.plan_memory(GOLDEN / "llama", kv_tokens=4096, threads=1) == plan
 
 
-<<<<<<< HEAD
-=======
-def test_sizes_that_are_refused() -> None:
-    with pytest.raises(
-        ValueError, match="max_sequences is 32, expected 1 to max_tokens, which is 16"
-    ):
-        load(GOLDEN / "llama", max_tokens=16, max_sequences=32)
-    with pytest.raises(MemoryError, match=r"for a cache of \d+ tokens: lower kv_tokens"):
-        load(GOLDEN / "llama", kv_tokens=1 << 38)
-
-
->>>>>>> d
 def test_the_default_cache_of_the_cpu() -> None:
     spec = packhorse_weights.resolve_model(GOLDEN / "llama").spec | {"max_seqlen": 10_000}
 
@@ -257,7 +245,6 @@ def test_the_default_cache_of_the_cpu() -> None:
     available = int(meminfo.split("MemAvailable:")[1].split()[0]) * 1024
     cache = plan(spec | {"num_layers": 512}, max_tokens=2048, max_sequences=2048).kv_cache
     assert 0 < cache.bytes < available / 4 + (64 << 20)
-<<<<<<< HEAD
 
 
 def test_sizes_that_are_refused() -> None:
@@ -267,8 +254,6 @@ def test_sizes_that_are_refused() -> None:
         load(GOLDEN / "llama", max_tokens=16, max_sequences=32)
     with pytest.raises(MemoryError, match=r"for a cache of \d+ tokens: lower kv_tokens"):
         load(GOLDEN / "llama", kv_tokens=1 << 38)
-=======
->>>>>>> d
 
 
 def test_what_decides_whether_a_model_generates() -> None:
