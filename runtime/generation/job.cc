@@ -38,7 +38,7 @@ int64_t choose_max_size(int64_t prompt_tokens, const Sampling& sampling,
   const bool open = sampling.max_new_tokens.value_or(room) >= room;
   int64_t size = prompt_tokens + std::min(room, sampling.max_new_tokens.value_or(room));
   // Who asks for the whole context, or for more, takes what the cache has of it.
-  if (sampling.max_new_tokens.value_or(room) >= room) {
+  if (open) {
     while (size > least && !fits(size)) --size;
   }
   if (fits(size)) return size;
