@@ -1,4 +1,4 @@
-"""How long another client waits while one request asks of `packhorse serve` as much as it can.
+"""Times another client's waits while one request asks of `packhorse serve` as much as it can.
 
     python benchmarks/serve_latency.py [--only PATH] [--rounds 3] [--json FILE]
 
@@ -36,7 +36,7 @@ PAUSE_S = 0.004
 
 
 class Row(NamedTuple):
-    """What one request did to another client: milliseconds."""
+    """Milliseconds that another client waited for its answers during one request."""
 
     name: str
     status: int

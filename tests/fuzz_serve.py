@@ -45,7 +45,7 @@ SLOW_CLIENTS = 20
 
 
 class Meanwhile:
-    """What other clients do while the fuzzer runs."""
+    """Requests of other clients while the fuzzer runs."""
 
     def __init__(self, port: int) -> None:
         self._port = port

@@ -4,7 +4,7 @@ from typing import Literal
 
 # For `Session.load` and, without "stored", operators.
 Dtype = Literal["float32", "bfloat16", "float16", "int8", "float8", "stored"]
-# What people write for these; "auto" is None.
+# Names that people write for these; "auto" is None.
 AskedDtype = Dtype | Literal["auto", "fp32", "float", "fp16", "half", "bf16"]
 CacheDtype = Literal["float8"]  # of keys and values, where it is not that of the activations
 AttentionAlgorithm = Literal["auto", "hopper", "online", "short", "grouped", "bytetransformer"]

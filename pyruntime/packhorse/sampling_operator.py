@@ -143,7 +143,7 @@ def sample(
         np.full(rows, flat, np.int32),
     ]
     draws = [_integers(n, v, rows) for n, v in (("seed", seed), ("stream", stream), ("draw", draw))]
-    # Of each row its biases, then its boosts.
+    # The biases of each row, then its boosts.
     biases: list[Mapping[int, float]] = [{}] * (2 * rows)
     for i, (name, given) in enumerate((("logit_bias", logit_bias), ("boost", boost))):
         if given is None:

@@ -96,7 +96,7 @@ TEST(cpu_memory_that_is_allocated_and_not_written_is_not_free) {
   const auto before = free_host_memory(root.path());
   const auto memory = allocate_host_memory(6 * kGiB);
   const size_t free = free_host_memory(root.path());
-  // What the process has written otherwise hides a part of it.
+  // Memory that the process has written otherwise hides a part of it.
   CHECK(free < before - 5 * kGiB);
 }
 

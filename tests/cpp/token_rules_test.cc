@@ -1,4 +1,4 @@
-// What settings of a request make of tokens at a place of its text.
+// Effects that the settings of a request have on tokens at a place of its text.
 #include "generation/token_rules.h"
 
 #include <algorithm>

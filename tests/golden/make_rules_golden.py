@@ -21,7 +21,7 @@ MODELS = ("llama", "gpt2")
 EOS = 11
 LONG, SINGLE = [5, 9, 40, 5, 9], [7]
 NEW_TOKENS = 24
-# What each case changes; all of them end with EOS and have at most NEW_TOKENS.
+# Settings that each case changes; all of them end with EOS and have at most NEW_TOKENS.
 CASES: list[dict[str, Any]] = [
     {},
     {"suppress_tokens": list(range(0, 60, 2))},

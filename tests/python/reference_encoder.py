@@ -167,7 +167,7 @@ def _counted(padding: int, ids: Any, cu_seqlens: Any) -> Array:
 
 
 def _last_kept(padding: int, hidden: Array, ids: Any, cu_seqlens: Any) -> Array:
-    """Of each sequence the last row that is not of padding, or else the first."""
+    """The last row of each sequence that is not of padding, or else the first."""
     out = np.zeros((len(cu_seqlens) - 1, hidden.shape[1]))
     for b, (begin, end) in enumerate(itertools.pairwise(cu_seqlens)):
         kept = np.flatnonzero(np.asarray(ids[begin:end]) != padding)

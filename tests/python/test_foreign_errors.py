@@ -1,4 +1,4 @@
-"""What a handler of a signal raises while texts are tokenized or prompts written comes through."""
+"""Errors of signal handlers come through while texts are tokenized or prompts written."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tiny_tokenizer import with_tokenizer
 
 
 class HandlersError(Exception):
-    """Of a program of its own."""
+    """An error of a program's own."""
 
 
 class Interrupted(KeyboardInterrupt):

@@ -19,7 +19,7 @@ EOS, NEW_TOKENS = FOUND["eos"], FOUND["new_tokens"]
 
 def sampling_of(case: dict[str, Any]) -> Sampling:
     settings = {"max_new_tokens": NEW_TOKENS, "stop_ids": [EOS], **case["settings"]}
-    # What is of prompt and new tokens together is for who has both.
+    # A limit on prompt and new tokens together is for those who have both.
     least = settings.pop("min_length", 0) - len(case["prompt"])
     settings.setdefault("min_new_tokens", max(least, 0))
     return Sampling(**settings)

@@ -117,7 +117,7 @@ def test_a_class_of_pydantic(model: TextModel) -> None:
 
 
 def test_objects_of_classes_are_closed() -> None:
-    """But for those that say themselves what else they take; a schema is taken as it is."""
+    """Classes that say themselves what else they take stay open; a schema is taken as it is."""
     inner = {"type": "object", "properties": {"properties": {"type": "string"}}}
     open_one = {"type": "object", "additionalProperties": {"type": "integer"}}
 

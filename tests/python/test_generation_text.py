@@ -159,7 +159,7 @@ def test_prompts_that_are_none(model: Model, prompt: Any) -> None:
 
 
 def test_signatures_list_every_option() -> None:
-    """What `help` shows."""
+    """Signatures are for `help`, which shows them."""
     for method in (TextModel.generate, TextModel.generate_async):
         shown = inspect.signature(method).parameters
         assert GenerateCall.__annotations__.keys() <= shown.keys()

@@ -1,4 +1,4 @@
-"""What people bring from sentence-transformers: it is there, or the error says what is."""
+"""Names that people bring from sentence-transformers: each is there, or the error says what is."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def any_time_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def shown(stderr: io.StringIO, call: Call, **given: Any) -> str:
-    """What a call writes to such a stderr."""
+    """The text that a call writes to such a stderr."""
     with redirect_stderr(stderr):
         call(**given)
     return stderr.getvalue()
@@ -97,7 +97,7 @@ def test_short_calls_show_nothing(calls: dict[str, Call], monkeypatch: pytest.Mo
 
 
 def test_a_line_that_an_error_ends(tmp_path: Path) -> None:
-    """What comes after it begins at the left."""
+    """The next line begins at the left."""
 
     def broken() -> Iterator[str]:
         yield from TEXTS

@@ -149,7 +149,7 @@ def test_requests_that_do_not_come(served: tuple[Client, Any]) -> None:
 
 
 def test_framing_without_end(served: tuple[Client, Any]) -> None:
-    """What is neither a header nor a body is not kept either."""
+    """Bytes that are neither a header nor a body are not kept either."""
     client, _ = served
     for begin, more in ((CHUNKED + b"1;a=", b"a"), (CHUNKED + b"0\r\n", b"a: b\r\n")):
         with connect(client, begin) as connection:
@@ -254,7 +254,7 @@ def test_streams_that_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_client_leaves_with_another_request_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it waits for is given up, though what it asked last is something else."""
+    """The answer that it waits for is given up, though it asked last for something else."""
     serve_chance(monkeypatch)
     left = asyncio.Event()
 

@@ -95,7 +95,7 @@ def refusal(client: Client, path: str, **fields: Any) -> str:
 
 
 def result(answer: Any) -> Any:
-    """Of an answer what does not tell the request."""
+    """The part of an answer that does not tell the request."""
     return {
         key: answer[key] for key in ("choices", "data", "results", "embeddings") if key in answer
     } | {"texts": [item["content"] for item in answer.get("output", ())]}

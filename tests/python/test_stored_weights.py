@@ -172,7 +172,7 @@ def test_rows_of_tables_are_decoded_as_they_are_read(
 
 @pytest.mark.parametrize("stored", ["float16", "bfloat16"])
 def test_tables_of_16_bits_stay_so_in_float32(stored: str, tmp_path: Path) -> None:
-    """The same bits as of the same values in float32, in half of the table's bytes."""
+    """Outputs have the bits that float32 values give them, in half of the table's bytes."""
     spec = tiny_spec(vocab_size=130, hidden_size=80, embedding_scale=2.5)
     tensors = {name: Tensor(one, str(one.dtype)) for name, one in random_tensors(spec).items()}
     half = tensors | {"embeddings.word": cast(tensors["embeddings.word"], stored, "table")}

@@ -45,7 +45,7 @@ def test_texts_of_tokens_are_the_text(kind: str, clean_up: bool) -> None:
 
 @pytest.mark.parametrize("kind", DECODERS)
 def test_what_is_certain_stays(kind: str) -> None:
-    """Of a text that still grows, tokens have the texts that they have at the end."""
+    """Tokens of a text that still grows have the texts that they have at the end."""
     detokenizer = Detokenizer(make(kind))
 
     @FEW

@@ -30,7 +30,7 @@ def ids_of(folder: Path) -> list[list[int]]:
 
 
 def follows_4(kind: str, setting: str) -> bool:
-    """Whether a case may have the ids of 4.57 in place of those of 5."""
+    """True where a case may have the ids of 4.57 in place of those of 5."""
     # 5 builds the tokenizers of older files anew: it leaves out <s>, and white space before <mask>.
     if not KINDS[kind].tokenizer_json:
         return True

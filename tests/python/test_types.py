@@ -29,7 +29,7 @@ def expected_mistakes() -> Mistakes:
     }
 
 
-# What snippets of the documents are given, in the words of a type checker.
+# Names that snippets of the documents are given, in the words of a type checker.
 GIVEN = """\
 # mypy: allow-redefinition, disable-error-code="import-not-found,import-untyped,no-redef"
 from typing import Any; import numpy as np; import numpy; import packhorse

@@ -151,7 +151,7 @@ class _Numbers:
 
 
 class _Scales:
-    """What the products of an adapter are multiplied by, module by module."""
+    """Factors that the products of an adapter are multiplied by, module by module."""
 
     def __init__(self, config: Config) -> None:
         self._ranks = _Numbers(config, "rank_pattern")

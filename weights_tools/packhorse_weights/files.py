@@ -95,7 +95,7 @@ def open_file(path: Path) -> BinaryIO:
     if not path.exists():
         raise CheckpointError(f"{path}: the file is missing")
     _check_kind(path, path.stat().st_mode)
-    # Without waiting for the other end, if it has become a pipe since.
+    # Opening does not wait for the other end, if it has become a pipe since.
     file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
     try:
         _check_kind(path, os.fstat(file.fileno()).st_mode)

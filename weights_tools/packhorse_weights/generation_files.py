@@ -81,8 +81,8 @@ def _why_no_head(path: Path) -> str:
 def read_generation(
     path: str | PathLike[str], *, revision: str | None = None, settings: bool = True
 ) -> GenerationFiles:
-    """Of the model at `path`; it and `revision`: as in `inspect_checkpoint`. Without `settings`
-    there are no defaults, and nothing that they ask for is refused.
+    """Reads the files of the model at `path`; it and `revision`: as in `inspect_checkpoint`.
+    Without `settings` there are no defaults, and nothing that they ask for is refused.
 
     Raises CheckpointError for what is not usable or not supported.
     """

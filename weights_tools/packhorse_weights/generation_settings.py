@@ -23,7 +23,7 @@ _INTEGERS = (
     "no_repeat_ngram_size",
     "forced_bos_token_id",
 )
-# Of any form; whoever runs them checks it.
+# Settings of any form; whoever runs them checks it.
 _OTHERS = (
     "bad_words_ids",
     "begin_suppress_tokens",

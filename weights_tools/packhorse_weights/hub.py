@@ -36,7 +36,7 @@ _WITHOUT_ORGANISATION = re.compile(
     r"|xlnet-(?:base|large)-cased",
     re.IGNORECASE,
 )
-# What sentence-transformers puts before other names without one, of encoders and of rerankers.
+# Organisations that sentence-transformers puts before names without one: encoders, rerankers.
 _ORGANISATIONS = ("sentence-transformers", "cross-encoder")
 _MODULES = "modules.json"
 _TIMEOUT = 10.0  # in seconds, for a request for the names of files

@@ -47,15 +47,15 @@ _PLACES: dict[Any, _Test] = {
 
 
 class ModulePattern:
-    """Whether the name of a module, or the end of it after a dot, matches an expression, as PEFT
-    looks for it. Raises ValueError for what is no expression, or is not supported."""
+    """An expression that the name of a module, or the end of it after a dot, matches or not, as
+    PEFT looks for it. Raises ValueError for what is no expression, or is not supported."""
 
     def __init__(self, pattern: str) -> None:
         if len(pattern) > _MOST_LETTERS:
             raise ValueError(f"it has {len(pattern)} characters, at most {_MOST_LETTERS} are taken")
         whole = rf"(.*\.)?({pattern})$"
         self._plain = re.compile(whole) if _PLAIN.fullmatch(pattern) else None
-        # Of each state: where a letter leads (a test and a state), or where nothing does.
+        # Steps of each state: where a letter leads (a test and a state), or where nothing does.
         self._letters: list[tuple[_Test, int] | None] = []
         self._free: list[list[tuple[_Test | None, int]]] = []
         if self._plain is None:
@@ -72,7 +72,7 @@ class ModulePattern:
 
     @property
     def plain(self) -> bool:
-        """Whether it is a name, rather than an expression."""
+        """True where it is a name, rather than an expression."""
         return self._plain is not None
 
     def matches(self, name: str) -> bool:

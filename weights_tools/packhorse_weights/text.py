@@ -53,8 +53,8 @@ class TextConfig:
     similarity: str = "cosine"  # how embeddings are compared, as the files name it
 
     def cleans_up(self, kind: str) -> bool:
-        """Whether decoding removes spaces before punctuation, with this kind of model: never with
-        "BPE", whose own they are, unless the files insist."""
+        """True where decoding removes spaces before punctuation, with this kind of model: never
+        with "BPE", whose own they are, unless the files insist."""
         return self.clean_up_spaces and (kind != "BPE" or self.clean_up_bpe)
 
 

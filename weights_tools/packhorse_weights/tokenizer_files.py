@@ -75,7 +75,7 @@ _BY_FILES = (BERT, XLM_ROBERTA)
 
 
 def model_fields(model: Path, folder: Path) -> dict[str, Any]:
-    """What config.json in `model` says, or in `folder`, or of a converted folder its model type."""
+    """Fields of config.json in `model`, or in `folder`, or of a converted folder its model type."""
     fields = optional_json(model / "config.json") or optional_json(folder / "config.json")
     return fields or {"model_type": optional_json(folder / "packhorse.json").get("family")}
 

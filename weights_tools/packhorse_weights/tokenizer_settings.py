@@ -1,4 +1,4 @@
-"""What the files beside a tokenizer.json change about its tokenizer, and how they name its tokens.
+"""Changes to a tokenizer by the files beside its tokenizer.json, and the names of its tokens.
 
 The rules are those of transformers 5, and of its version 4.57 where docs/text.md says so.
 """
@@ -38,20 +38,20 @@ class TokenizerSettings:
 
     # Values of the fields of a BertNormalizer.
     normalizer: Mapping[str, bool | None] = field(default_factory=dict)
-    # Whether byte-level BPE puts a space before a text; None: as tokenizer.json says.
+    # True where byte-level BPE puts a space before a text; None: as tokenizer.json says.
     prefix_space: bool | None = None
-    # How the class of Llama puts a space before a text; None: as tokenizer.json says.
+    # The way that the class of Llama puts a space before a text; None: as tokenizer.json says.
     prepend_scheme: str | None = None
     # The tokens that are added; None: those of tokenizer.json are all.
     special: SpecialTokens | None = None
-    # Whether special tokens that stand in a text are read as text.
+    # True where special tokens that stand in a text are read as text.
     split_special: bool = False
     # The tokens that must stand before and after a text; None: as tokenizer.json says.
     bos: str | None = None
     eos: str | None = None
-    # Whether those are added where tokenizer.json does not; otherwise that is an error.
+    # True where those are added though tokenizer.json does not; otherwise that is an error.
     adds_ends: bool = True
-    # Whether nothing else stands around a text, whatever tokenizer.json says.
+    # True where nothing else stands around a text, whatever tokenizer.json says.
     only_ends: bool = False
 
 

@@ -67,7 +67,7 @@ def _command() -> Callable[..., None]:
             source: Any = context.get_parameter_source(name)
             return source is not None and source.name == "COMMANDLINE"
 
-        # What the environment has is read by `Settings.load`, as it is: typer takes texts apart.
+        # `Settings.load` reads the environment's values as they are: typer takes texts apart.
         given = {name: value for name, value in given.items() if is_flag(name)}
         settings = Settings.load(models or (), config, **given)
         if not settings.models:

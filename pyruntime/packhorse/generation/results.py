@@ -28,7 +28,7 @@ class Usage:
 
 
 class TokenText(NamedTuple):
-    """What a token adds to a text.
+    """The part of a text that a token adds.
 
     text  of the characters that are whole with this token; a token that is a part of a character
           that others complete has ""

@@ -1,4 +1,4 @@
-"""How much memory the bodies of all requests take at once."""
+"""The memory that the bodies of all requests take at once."""
 
 from __future__ import annotations
 

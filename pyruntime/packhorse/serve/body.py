@@ -23,7 +23,7 @@ _TEXT = re.compile(rb'"[^"]*"')
 
 
 def read_json(body: bytes) -> Any:
-    """What a body says. Raises ServeError."""
+    """Parses a body. Raises ServeError."""
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -31,7 +31,7 @@ def read_json(body: bytes) -> Any:
 
 
 def read_long_json(body: bytes, most: int) -> Any:
-    """The same for a long body, on a thread. Raises ServeError also for more than `most` values."""
+    """Parses a long body, on a thread. Raises ServeError also for more than `most` values."""
     found = _values(body)
     if found > most:
         found = sum(map(_values, _between_texts(body)))
@@ -51,12 +51,12 @@ def read_long_json(body: bytes, most: int) -> Any:
 
 
 def _values(text: bytes) -> int:
-    """How many values there are, if none of it is within a text."""
+    """Counts the values, if none of it is within a text."""
     return text.count(b",") + _CONTAINER * (text.count(b"[") + text.count(b"{"))
 
 
 def _between_texts(body: bytes) -> Iterator[bytes]:
-    """What stands outside of the texts of a body, in parts."""
+    """The parts of a body that stand outside of its texts."""
     body = body.replace(b"\\\\", b"").replace(
         b'\\"', b""
     )  # so that every quote ends or begins a text

@@ -64,7 +64,7 @@ class Fields:
             raise ServeError("validation", str(error)) from None
 
     def full_name(self, name: str) -> str:
-        """How messages call a field."""
+        """The name that messages have for a field."""
         return f"{self._where}{name}"
 
     def get(self, name: str) -> Any:

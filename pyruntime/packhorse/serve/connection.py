@@ -186,7 +186,7 @@ class Connection(HttpToolsProtocol):
 
     @property
     def _answers(self) -> bool:
-        """Whether a request has come as a whole that is not answered yet."""
+        """True where a request has come as a whole that is not answered yet."""
         cycle = self.cycle
         return cycle is not None and not cycle.response_complete and not cycle.more_body
 

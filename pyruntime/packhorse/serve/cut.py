@@ -1,4 +1,4 @@
-"""How texts that are too long are cut, by what a request says."""
+"""Cuts of texts that are too long, by what a request says."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Cut(NamedTuple):
 
 
 def tokens_kept(fields: Fields, name: str, most: int) -> int | None:
-    """How many tokens a field leaves of a text at most: 1 to `most`; -1, which stands for `most`;
+    """The most tokens that a field leaves of a text: 1 to `most`; -1, which stands for `most`;
     None where it is left out."""
     value = fields.get(name)
     if value == -1:

@@ -119,7 +119,7 @@ class Exchange:
         return b"x-request-id", self.request_id.encode("latin-1")
 
     def query(self) -> dict[str, str]:
-        """What stands after the question mark of the address; of a name the last value. Raises
+        """Fields after the question mark of the address; of a name the last value. Raises
         ServeError."""
         text = self.scope.get("query_string", b"").decode("latin-1")
         try:
@@ -222,7 +222,7 @@ class Exchange:
         return outcome
 
     async def on_thread(self, find: Callable[[], Found]) -> Found:
-        """What a function finds that tokenizes texts of the body, on a thread beside the event
+        """Runs a function that tokenizes texts of the body, on a thread beside the event
         loop, within the time of the request. Raises ServeError, also where too much waits already;
         ClientGoneError where the client goes away."""
         threads = self.service.threads

@@ -112,7 +112,7 @@ class ServedModel:
 
     @property
     def devices(self) -> list[str]:
-        """Of each replica."""
+        """The device of each replica."""
         return [replica.session.device for replica in self.replicas]
 
     @property

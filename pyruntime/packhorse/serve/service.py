@@ -71,7 +71,7 @@ class Service:
             await asyncio.to_thread(self.tracer.close)
 
     async def on_thread(self, find: Callable[[], Found]) -> Found:
-        """What a function finds in a moment, on a thread beside the event loop: bodies are read and
+        """Runs a short function on a thread beside the event loop: bodies are read and
         written so. Raises ServeError for its errors."""
         try:
             return await asyncio.get_running_loop().run_in_executor(self._executor, find)

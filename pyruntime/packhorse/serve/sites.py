@@ -69,14 +69,14 @@ class Sites:
 
 
 def _name(host: str) -> str:
-    """Of "name:port", "[::1]:port" or a name alone."""
+    """The name in "name:port", "[::1]:port" or a name alone."""
     if host.startswith("["):
         return host[1:].partition("]")[0]
     return host.partition(":")[0].rstrip(".")
 
 
 def is_loopback(host: str) -> bool:
-    """Whether it leads to this machine alone."""
+    """True where it leads to this machine alone."""
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:

@@ -82,7 +82,7 @@ class Threads:
                 self._cost -= call.cost
 
     def close(self) -> None:
-        """What was submitted still runs."""
+        """Ends the threads, once all that was submitted has run."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

@@ -22,7 +22,7 @@ def server_context(certificate: str, key: str) -> ssl.SSLContext:
 
 
 class TlsSocket(_SSLProtocol):  # type: ignore[misc]
-    """What is between a socket and its connection. uvloop makes one, too, for a server that is
+    """The layer between a socket and its connection. uvloop makes one, too, for a server that is
     given a context, but has nobody see it before keys are agreed on."""
 
     def __init__(self, connection: Connection, context: ssl.SSLContext) -> None:

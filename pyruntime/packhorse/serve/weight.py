@@ -1,4 +1,4 @@
-"""How much a value of JSON holds, counted no further than it matters."""
+"""The weight of a value of JSON: how much it holds, counted no further than it matters."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ _LOOK_S = 0.1  # how late what is late may be answered
 
 
 class Waiting:
-    """What a request waits for: a future, and why it may fail.
+    """A result that a request waits for: a future, and why it may fail.
 
     The event loop makes it and waits for `future`. Threads tell the event loop by `finish_soon`
     that it has come.
@@ -56,7 +56,7 @@ class Waiting:
 
     @property
     def given_up(self) -> bool:
-        """Whether it is cancelled or late; asked by any thread."""
+        """True where it is cancelled or late; asked by any thread."""
         return self.cancelled or time.monotonic() >= self.deadline
 
     @property
@@ -66,7 +66,7 @@ class Waiting:
 
 
 class Work(Waiting):
-    """What one request asks of one model: sequences to run. Threads that tokenize and threads that
+    """Sequences that one request has one model run. Threads that tokenize and threads that
     run the model fill it in.
 
     client      whose turn it takes

@@ -101,7 +101,7 @@ def encode_rows(
 
 
 def encode_whole(tokenizer: Tokenizer, text: str, *, special: bool) -> Encoding:
-    """What the tokenizer makes of a text that is not cut, with the tokens that it adds or without.
+    """Tokenizes a text as a whole, not cut, with the tokens that the tokenizer adds or without.
     Raises ValueError."""
     encode = partial(tokenizer.encode_batch, add_special_tokens=special)
     return encode_rows(encode, [text], 0, "whole")[0]

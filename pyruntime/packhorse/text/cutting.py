@@ -191,7 +191,7 @@ class Cutter:
 
     def _plain(self, text: str) -> Any:
         checkpoint(len(text))
-        # Of the two ways to encode a text, the one that lets other threads run meanwhile.
+        # `encode_batch` lets other threads run meanwhile, `encode` does not.
         return self._tokenizer.encode_batch([text], add_special_tokens=False)[0]
 
     def shorten(self, text: str, count: int, side: str) -> str:
@@ -256,7 +256,7 @@ class Cutter:
             previous, begin = begin, end
 
     def count(self, text: str, most: int = sys.maxsize) -> int:
-        """How many tokens the text has, without special ones; counted no further than beyond
+        """Counts the tokens of the text, without special ones, no further than beyond
         `most`."""
         found = 0
         for _, own, _ in self.pieces(text):

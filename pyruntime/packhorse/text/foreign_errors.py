@@ -8,7 +8,7 @@ _PLAIN = (Exception, RuntimeError, TypeError, ValueError, OverflowError, Unicode
 
 
 def raised_in(error: BaseException, *packages: str) -> bool:
-    """Whether an error comes from native code that a module of Packhorse or of `packages` called.
+    """True for an error of native code that a module of Packhorse or of `packages` called.
 
     Python runs handlers of signals between any two of its steps, and what they raise passes through
     the call that they interrupt. Such an error began in a frame of the handler.
@@ -18,7 +18,7 @@ def raised_in(error: BaseException, *packages: str) -> bool:
 
 
 def began_in(error: BaseException, *packages: str) -> bool:
-    """Whether the innermost frame of an error is of one of these packages, or of a template."""
+    """True where the innermost frame of an error is of one of these packages, or of a template."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

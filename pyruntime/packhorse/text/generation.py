@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from packhorse_weights.generation_files import GenerationFiles
 
 Conversation = Sequence[Message]
-# Of a text that neither the caller nor the model's files limit.
+# The limit of a text that neither the caller nor the model's files limit.
 DEFAULT_NEW_TOKENS = 256
 
 
@@ -83,16 +83,16 @@ class TextGeneration:
         )
 
     def prompt_ids(self, prompt: Any, number: int) -> Int32Array:
-        """Of a prompt as it stands, with the tokens that the tokenizer puts around a text."""
+        """Tokens of a prompt as it stands, with those that the tokenizer puts around a text."""
         encode, table = self._tokenizer.encode, self._vocab_size
         return encode([prompt], None, first=number, pairs=False, table=table).ids[0]
 
     def chat_ids(self, messages: Conversation, options: Mapping[str, Any]) -> Int32Array:
-        """Of a conversation: the template writes all special tokens itself."""
+        """Tokens of a conversation: the template writes all special tokens itself."""
         return self.plain_ids(self.templates.render(messages, **options))
 
     def plain_ids(self, text: str) -> Int32Array:
-        """Of a text, without the tokens that the tokenizer puts around one."""
+        """Tokens of a text, without those that the tokenizer puts around one."""
         ids = self._tokenizer.plain_ids(text)
         check_ids(self._tokenizer.backend, [ids], self._vocab_size, 0)
         return ids
@@ -128,7 +128,7 @@ class TextGeneration:
         return self._generator.stream("prompt", self.prompt_ids(prompt, 0), asked, True, timeout_s)
 
     def token_texts(self, ids: Int32Array) -> TokenTexts:
-        """What each of some tokens, which are a whole text, adds to it."""
+        """The part of a text that each token adds, for all tokens of a whole text."""
         texts = self._generator.token_texts()
         for token in ids.tolist():
             texts.push(token)

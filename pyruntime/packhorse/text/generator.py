@@ -254,8 +254,8 @@ class Generator:
         """
         try:
             sampling = options.sampling(prompt.size)
-            # What the context or the cache has no room for is left out. Beams share pages, and the
-            # session alone knows what they have room for.
+            # Tokens that the context or the cache has no room for are left out. Beams share pages,
+            # and the session alone knows what they have room for.
             if options.default_length is not None and sampling.num_beams == 1:
                 room = max(1, self._session.max_context - prompt.size)
                 sampling = replace(sampling, max_new_tokens=min(options.default_length, room))

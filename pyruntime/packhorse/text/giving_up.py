@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-# Of a text that cannot be tokenized in pieces, because no two words of it part.
+# Characters of a text that cannot be tokenized in pieces, because no two words of it part.
 MOST_AT_ONCE = 524_288
 
 _given_up: ContextVar[Callable[[], bool] | None] = ContextVar("given_up", default=None)

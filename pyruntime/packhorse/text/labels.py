@@ -55,7 +55,7 @@ _ACTIVATIONS: Mapping[str, Callable[[FloatArray], FloatArray]] = {
 
 
 def default_activation(classifier: Mapping[str, Any]) -> ScoreActivation:
-    """What transformers' text classification makes scores of a classifier's logits with."""
+    """The function that makes scores of a classifier's logits in transformers' classification."""
     problem = classifier.get("problem", "single_label")
     if problem == "regression":
         return "none"

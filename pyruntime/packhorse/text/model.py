@@ -134,8 +134,8 @@ class TextModel(AwaitedText):
         return task.run(texts, show_progress_bar if progress is None else progress)
 
     def similarity(self, a: npt.ArrayLike, b: npt.ArrayLike) -> FloatArray:
-        """How alike embeddings [N, dims] and [M, dims] are: float32 [N, M], a higher number for
-        those that are more so. By the function that the model's files name, as
+        """Compares embeddings [N, dims] with [M, dims]: float32 [N, M], a higher number for
+        those that are more alike. By the function that the model's files name, as
         sentence-transformers does it, else the cosine (`packhorse.similarity`)."""
         return similarity(a, b, cast(SimilarityFunction, self.tokenizer.config.similarity))
 

@@ -85,7 +85,7 @@ class PartRunner:
         return all(number <= limit for number, limit in zip(size, self.limits, strict=True))
 
     def numbers(self, request: Request) -> int:
-        """How many numbers the outputs of a request are."""
+        """Counts the numbers of the outputs of a request."""
         rows = [ends[-1] for ends in request.ends()]
         return sum(
             rows[self._counted(name)] * self._shapes[name].columns for name in request.outputs

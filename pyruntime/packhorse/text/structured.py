@@ -199,7 +199,7 @@ def _closed(schema: Any) -> Any:
 
 
 def _written(name: str, value: Any) -> str:
-    """What is asked for, as the engine reads it."""
+    """The constraint that is asked for, as the engine reads it."""
     if name == "schema":
         return _schema_text(value)
     if name == "choices":

@@ -40,7 +40,7 @@ _OF_ITEMS = {
     *("batch", "groupby", "list", "max", "min", "random", "reverse", "slice", "sort", "sum"),
     "unique",
 }
-# What no template for a conversation needs, and would need limits of its own.
+# Filters that no template for a conversation needs, and that would need limits of their own.
 _LEFT_OUT = ("filesizeformat", "pprint", "urlize")
 
 
@@ -81,7 +81,7 @@ def _weigh(value: Any) -> tuple[int, int]:
 
 
 def _size(value: Any) -> int:
-    """What a value counts for in what is made of it."""
+    """The size that a value counts for in what is made of it."""
     return abs(value) if isinstance(value, int) else sum(_weigh(value))
 
 
@@ -114,7 +114,7 @@ def _multiplied(text: Any, arguments: list[Any]) -> int:
     return _size(text) * (1 + _sizes(arguments))
 
 
-# What filters, and methods of texts and numbers, may make at most of a value and their arguments,
+# The most that filters, and methods of texts and numbers, may make of a value and their arguments,
 # where it is more than they are given.
 _BOUNDS: dict[str, Callable[[Any, list[Any]], int]] = {
     **dict.fromkeys(("center", "ljust", "rjust", "zfill", "to_bytes", "batch", "slice"), _padded),
@@ -140,7 +140,7 @@ def _check_joining(separator: Any, items: Any) -> None:
 
 
 def _check_made(value: Any) -> Any:
-    """What has been made, as it is. Raises LimitError for too much."""
+    """Gives back a value that has been made. Raises LimitError for too much."""
     if isinstance(value, str | bytes) and len(value) > MOST_CHARACTERS:
         raise LimitError(f"it makes a text of more than {MOST_CHARACTERS} characters")
     if isinstance(value, list | tuple | dict) and len(value) > MOST_ITEMS:
@@ -235,7 +235,7 @@ class LimitedEnvironment(ImmutableSandboxedEnvironment):
         return value
 
     def shown(self, value: Any) -> Any:
-        """What is to become text."""
+        """The text of a value that a template writes."""
         self.step()
         if isinstance(value, Namespace):
             raise LimitError("a namespace is no text")

@@ -1,4 +1,4 @@
-"""What each token adds to a text: the texts of all tokens, joined, are the text."""
+"""The part of a text that each token adds: the texts of all tokens, joined, are the text."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class TokenTexts:
         self._known: dict[int, TokenText] = {}  # what other tokens add there
 
     def push(self, token: int) -> str:
-        """What is certain of the text when one more token has come."""
+        """The part of the text that becomes certain when one more token has come."""
         self._keep(token)
         piece = self._stream.push(token)
         self._text += piece
@@ -79,11 +79,11 @@ class TokenTexts:
         self._settle(ended=True)
 
     def count(self, characters: int) -> int:
-        """How many tokens are certain that have all their text within so many characters."""
+        """Counts the tokens that are certain and have all their text within so many characters."""
         return bisect_right(self._ends, characters)
 
     def added(self, number: int, characters: int) -> TokenText:
-        """What a token adds to a text that has so many characters."""
+        """The part that a token adds to a text that has so many characters."""
         begin, end = self._begin(number), self._ends[number]
         text = self._text[begin : min(end, characters)]
         if end > characters:
@@ -94,8 +94,8 @@ class TokenTexts:
         return TokenText(text, data)
 
     def would_add(self, number: int, token: int) -> TokenText:
-        """What another token would have added in the place of one. A part of a character, and a
-        special token, are written out: they have no text."""
+        """The part that another token would have added in the place of one. A part of a
+        character, and a special token, are written out: they have no text."""
         before = self._befores[number]
         if before is not None:
             return self._after(before, token)
@@ -119,14 +119,14 @@ class TokenTexts:
 
 
 def shared(one: str, other: str) -> int:
-    """How many characters two texts begin with alike."""
+    """Counts the characters that two texts begin with alike."""
     pairs = zip(one, other, strict=False)
     same = next((i for i, (a, b) in enumerate(pairs) if a != b), None)
     return min(len(one), len(other)) if same is None else same
 
 
 def is_text(data: bytes) -> bool:
-    """Whether bytes are whole characters of UTF-8."""
+    """True where bytes are whole characters of UTF-8."""
     try:
         data.decode()
     except UnicodeDecodeError:

@@ -16,7 +16,7 @@ FLAG: Schema = {"type": "boolean"}
 NULL: Schema = {"type": "null"}
 # Of protocols that name the model.
 MODEL: Schema = {"type": ["string", "null"], "description": "A model's name; null: the first."}
-# Of tokens that are kept of a text; -1: as many as the model takes.
+# The number of tokens that are kept of a text; -1: as many as the model takes.
 KEPT: Schema = {"anyOf": [{"type": "integer", "minimum": 1}, {"enum": [-1]}]}
 TOKEN_ID: Schema = {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}
 

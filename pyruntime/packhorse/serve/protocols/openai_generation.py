@@ -34,7 +34,7 @@ from packhorse.text.generation import TextGeneration
 from packhorse.text.tool_use import NamedCall, ToolAnswer, ToolUse, content_of
 
 GENERATES = "a model that generates"
-# What decides how a template is used, or comes by other fields.
+# Names that decide how a template is used, or whose values come by other fields.
 _NOT_OF_TEMPLATES = {"chat_template", "continue_final_message", "messages", "tokenize", "tools"}
 
 
@@ -155,7 +155,7 @@ class Call:
 
 
 class Piece(NamedTuple):
-    """What is new of one text of an answer.
+    """The new part of one text of an answer.
 
     prompt      number of the prompt
     choice      number of the text, of those of all prompts

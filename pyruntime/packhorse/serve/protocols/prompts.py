@@ -1,4 +1,4 @@
-"""What OpenAI's routes say of prompts: how they become tokens, and whether answers repeat them."""
+"""Prompts of OpenAI's routes: how they become tokens, and whether answers repeat them."""
 
 from __future__ import annotations
 

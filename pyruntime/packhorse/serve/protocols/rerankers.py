@@ -66,7 +66,7 @@ def _cut(exchange: Exchange, fields: Fields, model: ServedModel) -> Cut:
 
 
 def _raw(fields: Fields) -> bool:
-    """Whether scores are to be logits, by Infinity's name or one of vLLM's."""
+    """True where scores are to be logits, by Infinity's name or one of vLLM's."""
     asked = {
         "raw_scores": fields.flag("raw_scores", False),
         **{name: not fields.flag(name, True) for name in ("use_activation", "activation")},
