@@ -99,7 +99,7 @@ class EngineSession final : public GenerationSession {
   int64_t vocab_size() const override { return parts_->runner->limits().vocab_size; }
 
  private:
-  /// What the engine's thread uses, and the engine.
+  /// State that the engine's thread uses, and the engine.
   struct Parts {
     Parts(std::unique_ptr<StepRunner> runs, const GenerationOptions& options)
         : adapters(options.max_adapters), runner(std::move(runs)), engine(*runner, options) {}

@@ -126,7 +126,7 @@ class TokenChooser {
   /// `number`: of the rows that tokens of the sequence are chosen from.
   void add_sampled(const StepSequence& sequence, int32_t hidden_row, int32_t number);
   void add_targets(const StepSequence& sequence, int32_t first_row);
-  /// What `add_restrictions` does not write.
+  /// Row that `add_restrictions` does not write.
   SamplingRow settings_of(const Row& row) const;
   /// Writes biases, boosts and the mask of a row behind those before, and where they lie.
   void add_restrictions(const Row& row, SamplingRow& settings);
@@ -150,7 +150,7 @@ class TokenChooser {
   const std::unique_ptr<UploadBuffer> mask_uploads_;
   Exchange& exchange_;
 
-  // What rows have been given by `add_restrictions`; null where none has such a thing yet.
+  // Restrictions given to rows by `add_restrictions`; null where none has such a thing yet.
   int32_t* bias_tokens_ = nullptr;
   float* biases_ = nullptr;
   uint32_t* masks_ = nullptr;

@@ -9,7 +9,7 @@ namespace {
 // Keeps what is boosted a number.
 constexpr double kMostBoost = 1e9;
 
-// Whether the text ends with all of the sequence but its last token.
+// True where the text ends with all of the sequence but its last token.
 bool completes(std::span<const int32_t> tokens, std::span<const int32_t> sequence) {
   const size_t before = sequence.size() - 1;
   return before <= tokens.size() && std::ranges::equal(tokens.last(before), sequence.first(before));

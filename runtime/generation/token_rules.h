@@ -1,4 +1,4 @@
-// What the settings of a request make of tokens by the place in the text and by the tokens before
+// Effects of a request's settings on tokens by the place in the text and by the tokens before
 // it: bans, forced tokens, biases of sequences. They are computed on the host for each row of
 // logits, from nothing but the text so far, and reach the device as biases, boosts and a mask.
 #pragma once
@@ -14,7 +14,7 @@ namespace packhorse {
 
 using TokenBias = std::pair<int32_t, float>;
 
-/// What is different at one place of a text. Kept from place to place, so that it allocates no
+/// Effects at one place of a text. Kept from place to place, so that it allocates no
 /// more once it has grown.
 struct RuleEffects {
   std::vector<TokenBias> biases;     // each token once, logit_bias among them
@@ -36,7 +36,7 @@ class TokenRules {
 
   /// False: there are none of these settings.
   bool any() const { return any_; }
-  /// Whether effects depend on the tokens, not on their number alone.
+  /// True where effects depend on the tokens, not on their number alone.
   bool read_tokens() const { return read_tokens_; }
   /// The effects on the token after `num_new` new ones. `tokens`: prompt and new tokens, where
   /// read_tokens.

@@ -87,7 +87,7 @@ class LayerPacker {
   TensorView table(const std::string& name, int64_t rows, int64_t columns, float scale = 1) {
     return table(name, rows, columns, precision_.floats(), scale);
   }
-  /// Likewise in another dtype.
+  /// Result in another dtype.
   TensorView table(const std::string& name, int64_t rows, int64_t columns, DType dtype,
                    float scale = 1);
   /// A vector [size] in float32, whatever the model's dtype, padded to its `width`.

@@ -38,7 +38,7 @@ class PACKHORSE_API Ops {
   /// Hidden states, embedding tables and feed-forward blocks are padded with zeros to a multiple of
   /// this number when weights are loaded.
   virtual int64_t width_multiple() const { return 1; }
-  /// Whether `embed` decodes rows as it reads them: of weights in groups, and of 16-bit floats into
+  /// True where `embed` decodes rows as it reads: of weights in groups, and of 16-bit floats into
   /// float32 (EmbedArgs::word).
   virtual bool embeds_stored_rows() const { return false; }
   /// Head sizes are zero-padded to a multiple of this when weights are loaded.

@@ -1,4 +1,4 @@
-// What a converted folder holds.
+// Contents of a converted folder.
 #pragma once
 
 #include <memory>

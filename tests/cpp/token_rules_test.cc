@@ -161,7 +161,8 @@ TEST(generation_stops_where_no_token_is_left) {
   for (const GeneratedSequence& found : few) {
     CHECK(sorted(found.ids) == Ids({3, 4}) && found.finish_reason == FinishReason::kStop);
   }
-  sampling = {.max_new_tokens = 5};
+  sampling = Sampling();
+  sampling.max_new_tokens = 5;
   for (int32_t token = 0; token < 40; ++token) sampling.logit_bias.emplace_back(token, -INFINITY);
   const auto none = session->generate(std::vector<Ids>{{1}}, sampling)[0][0];
   CHECK(none.ids.empty() && none.finish_reason == FinishReason::kStop);

@@ -48,7 +48,7 @@ def test_padding(
         assert alone.hidden.tobytes() == found.hidden[begin:end].tobytes()
         assert alone.logits[0].tobytes() == found.logits[i].tobytes()
         kept = np.flatnonzero(ids != PADDING)
-        # What ends with its last token that is no padding has the same logits without an exception.
+        # A text that ends with a token that is no padding has the logits of plain pooling.
         cut = ids[: kept[-1] + 1] if len(kept) else ids[:1]
         if len(cut) == len(ids):
             ends = plain.run(PackedTokens(ids, [0, len(ids)], None, counted(ids, [0, len(ids)])),

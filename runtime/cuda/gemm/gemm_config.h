@@ -115,7 +115,7 @@ inline double predict(const GemmTileCost& cost, const GemmShape& shape, int sm_c
 
 struct GemmConfig {
   GemmTile tile = GemmTile::k128x128;
-  /// Whether two blocks of a cluster, whose tiles lie one below the other, share what they load of
+  /// True: two blocks of a cluster, whose tiles lie one below the other, share what they load of
   /// the weight. The bits are the same.
   bool paired = false;
   /// The number of tile columns that are finished, over all rows, before the next ones begin.

@@ -67,7 +67,7 @@ __device__ int position_of(const EmbedArgs& args, int token, int position) {
   return count_tokens(args, token - position, token);
 }
 
-/// Likewise, called by a whole warp in which lane i has the token first + i, of `here` tokens. Only
+/// Counterpart for a whole warp in which lane i has the token first + i, of `here` tokens. Only
 /// the sequence of the first of them can begin before it.
 __device__ int position_of_lane(const EmbedArgs& args, int first, int here, int position) {
   const int lane = static_cast<int>(threadIdx.x % 32);

@@ -32,7 +32,7 @@ struct GenerationOptions {
   Device device;
   DType dtype = DType::kFloat32;
   /// Tokens of all sequences together whose keys and values the cache holds, rounded up to pages.
-  /// Without a value: as many as the memory limit leaves. Without that, on a GPU as many as fit
+  /// No value: as many as the memory limit leaves. Without that, on a GPU as many as fit
   /// into 90 % of its free memory; on the CPU 2048 for each of max_sequences, and a whole context
   /// at least, but no more than fit into a quarter of the memory that the model leaves free.
   std::optional<int64_t> kv_tokens;
