@@ -145,6 +145,7 @@ def test_contents_in_parts(template: str, content: Any, expected: str) -> None:
     ("content", "said"),
     [
         ([{"type": "image_url", "image_url": {}}], r"content\[0\] is of type 'image_url'"),
+        ([{"type": {}, "text": "a"}], r"content\[0\] is {'type': {}, 'text': 'a'}, expected"),
         ([PARTS[0], {"type": "text"}], r"content\[1\] is {'type': 'text'}, expected"),
         ([1], r"content\[0\] is 1, expected"),
         (7, r"messages\[0\].content is 7, expected a text or a list of parts"),

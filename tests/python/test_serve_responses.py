@@ -195,6 +195,7 @@ def test_events(client: Client, qwen: Speaker, says: str) -> None:
             {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
             "content of type 'input_image' is not supported",
         ),
+        ({"input": [{"role": "user", "content": [{"type": []}]}]}, "input[0].content is [{'type'"),
         ({"input": [{"type": "function_call", "call_id": "a"}]}, "input[0].name is None"),
         ({"input": [{"type": "function_call_output", "output": "a"}]}, "input[0].call_id is None"),
         ({"tools": [{"type": "web_search"}]}, "tools[0] of type 'web_search' is not supported"),
@@ -206,6 +207,11 @@ def test_what_is_refused(client: Client, fields: dict[str, Any], said: str) -> N
     answer = client.post(PATH, {**BODY, **fields})
     assert answer.status == 400, answer.body
     assert said in answer.json["error"]["message"]
+
+
+def test_form_of_no_type_is_a_text(client: Client, qwen: Speaker) -> None:
+    for form in ({"type": None}, {"type": "text", "schema": None}):
+        assert ask(client, text={"format": form})["text"] == {"format": {"type": "text"}}
 
 
 def test_what_says_nothing_is_taken(client: Client, qwen: Speaker) -> None:

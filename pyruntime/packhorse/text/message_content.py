@@ -24,11 +24,11 @@ def text_parts(content: Any, name: str) -> list[str]:
     texts = []
     for i, part in enumerate(content):
         kind = part.get("type", "text") if isinstance(part, Mapping) else None
-        if kind is not None and kind not in TEXT_PARTS:
+        if isinstance(kind, str) and kind not in TEXT_PARTS:
             raise ValueError(
                 f"{name}[{i}] is of type {kind!r:.40}, which is not supported: expected text"
             )
-        text = part if isinstance(part, str) else part.get(TEXT_PARTS[kind]) if kind else None
+        text = part.get(TEXT_PARTS[kind]) if isinstance(kind, str) else part
         if not isinstance(text, str):
             raise ValueError(
                 f'{name}[{i}] is {part!r:.80}, expected {{"type": "text", "text": ...}}'

@@ -49,11 +49,11 @@ def check_content(content: Any, name: str) -> None:
         raise ServeError("validation", expected, parameter=parameter)
     for part in content:
         kind = part.get("type") if isinstance(part, dict) else None
-        if kind is not None and kind not in TEXT_PARTS:
+        if isinstance(kind, str) and kind not in TEXT_PARTS:
             raise ServeError(
                 "unsupported",
                 f"{name.rpartition('.')[0]}: content of type {kind!r:.40} is not supported",
                 parameter=parameter,
             )
-        if kind is None or not isinstance(part.get(TEXT_PARTS[kind]), str):
+        if not isinstance(kind, str) or not isinstance(part.get(TEXT_PARTS[kind]), str):
             raise ServeError("validation", expected, parameter=parameter)

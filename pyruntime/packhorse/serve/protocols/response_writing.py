@@ -20,6 +20,11 @@ def named_event(content: Event) -> bytes:
     return b"event: %s\ndata: %s\n\n" % (content["type"].encode(), to_json(content))
 
 
+def _given(fields: dict[str, Any]) -> dict[str, Any]:
+    """Fields but those that are null, which a request may have for ones that it leaves out."""
+    return {name: value for name, value in fields.items() if value is not None}
+
+
 class ResponseWriter:
     """One response, as it grows.
 
@@ -32,7 +37,7 @@ class ResponseWriter:
         self._answer = answer
         self._number = 0  # of events
         self._message: dict[str, Any] | None = None  # the item that text is added to
-        text = fields.get("text") or {}
+        form = (fields.get("text") or {}).get("format") or {}
         top_p = fields.get("top_p")
         self.response: dict[str, Any] = {
             **head,
@@ -49,7 +54,7 @@ class ResponseWriter:
             "previous_response_id": None,
             "reasoning": {"effort": None, "summary": None},
             "store": False,
-            "text": {"format": text.get("format") or {"type": "text"}},
+            "text": {"format": {"type": "text", **_given(form)}},
             "tool_choice": fields.get("tool_choice") or "auto",
             "tools": fields.get("tools") or [],
             "top_p": 1.0 if top_p is None else top_p,
