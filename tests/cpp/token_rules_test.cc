@@ -20,9 +20,12 @@ using Ids = std::vector<int32_t>;
 
 constexpr int64_t kMaxSize = 10;
 
+// The tokens that end a text unless a test says otherwise; effects refer to them.
+const Ids kStopIds = {2};
+
 // The effects on the token after `tokens`, of which the first `prompt` are the prompt.
 RuleEffects effects_at(const Sampling& sampling, const Ids& tokens, size_t prompt,
-                       const Ids& stop_ids = {2}) {
+                       const Ids& stop_ids = kStopIds) {
   RuleEffects effects;
   TokenRules(sampling, stop_ids, int64_t(prompt), kMaxSize)
       .apply(tokens, int64_t(tokens.size() - prompt), effects);
