@@ -14,7 +14,7 @@ EXPORT int tile_rows(int tile) { return kGemmTiles.at(static_cast<size_t>(tile))
 EXPORT int tile_columns(int tile) { return kGemmTiles.at(static_cast<size_t>(tile)).n; }
 EXPORT int params_size() { return sizeof(GemmParams); }
 
-/// The tile that the session's recording for up to p.rows rows would take.
+/// The tile that the session's graph for up to p.rows rows would take.
 EXPORT int chosen_tile(const GemmParams& p) {
   return static_cast<int>(select_gemm(shape_of(p), p.sm_count).tile);
 }

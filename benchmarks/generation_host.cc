@@ -15,10 +15,10 @@
 #include <vector>
 
 #include "core/arena.h"
-#include "generation/engine.h"
-#include "generation/job.h"
-#include "generation/step_inputs.h"
-#include "generation/token_chooser.h"
+#include "generation/engine/engine.h"
+#include "generation/engine/job.h"
+#include "generation/runner/step_inputs.h"
+#include "generation/sampling/sampler.h"
 #include "ops/backend.h"
 
 using namespace packhorse;
@@ -61,28 +61,28 @@ class WritingRunner final : public IdleRunner {
         layout_(limits, kContext / kPageTokens),
         memory_(backend_.device->allocate(plan().bytes)),
         buffers_(carve()),
-        exchange_(backend_.device->make_exchange(
-            step_.inputs, layout_.size, buffers_.lasting.results, most_result_bytes(shape()))),
-        inputs_(limits, layout_, step_, *exchange_, *backend_.device),
-        chooser_(shape(), spec_, weights_, buffers_, inputs_, *exchange_, backend_) {}
+        ring_(backend_.device->make_ring(step_.inputs, layout_.size, buffers_.lasting.results,
+                                         most_result_bytes(shape()))),
+        inputs_(limits, layout_, step_, *ring_, *backend_.device),
+        sampler_(shape(), spec_, weights_, buffers_, inputs_, *ring_, backend_) {}
 
   void launch(const Step& step) override {
-    chooser_.begin(step);
-    inputs_.write(step, chooser_.row_of_slot());
-    chooser_.write_rows();
-    exchange_->send(inputs_.bytes());
-    exchange_->fetch(chooser_.result_bytes());
-    chooser_.launched();
+    sampler_.begin(step);
+    inputs_.write(step, sampler_.row_of_slot());
+    sampler_.write_rows();
+    ring_->send(inputs_.bytes());
+    ring_->fetch(sampler_.result_bytes());
+    sampler_.launched();
   }
-  void wait() override { chooser_.wait(); }
+  void wait() override { sampler_.wait(); }
 
  private:
-  ChooserShape shape() const {
+  SamplerShape shape() const {
     return {limits().max_chosen(), limits().max_sequences, limits().vocab_size};
   }
-  ChooserBuffers take(Arena& arena) {
+  SamplerBuffers take(Arena& arena) {
     step_ = take_step_buffers(layout_, limits(), arena);
-    ChooserBuffers buffers;
+    SamplerBuffers buffers;
     buffers.lasting = take_lasting_buffers(shape(), arena);
     return buffers;
   }
@@ -91,7 +91,7 @@ class WritingRunner final : public IdleRunner {
     take(arena);
     return arena.plan();
   }
-  ChooserBuffers carve() {
+  SamplerBuffers carve() {
     Arena arena(memory_->data(), plan());
     return take(arena);
   }
@@ -100,12 +100,12 @@ class WritingRunner final : public IdleRunner {
   const StepLayout layout_;
   StepBuffers step_;
   const std::unique_ptr<DeviceMemory> memory_;
-  const ChooserBuffers buffers_;
+  const SamplerBuffers buffers_;
   const LmSpec spec_;  // of no model, like the next one: nothing is computed
   const LmWeights weights_;
-  const std::unique_ptr<Exchange> exchange_;
+  const std::unique_ptr<HostDeviceRing> ring_;
   StepInputs inputs_;
-  TokenChooser chooser_;
+  Sampler sampler_;
 };
 
 void measure(const char* what, StepRunner& runner, int64_t requests, int64_t new_tokens,

@@ -25,7 +25,7 @@ ROUNDS = 3
 CACHES = 3
 
 METHOD = f"""\
-Time of the kernels of packhorse.ops.attention_over_pages on the GPU, as PyTorch's profiler \
+Time of the kernels of packhorse.ops.paged_attention on the GPU, as PyTorch's profiler \
 (CUPTI) sees them, without what lies between them: medians over {ROUNDS} rounds of {CALLS} calls, \
 which take {CACHES} caches in turn, so that keys and values come from memory. Every sequence has \
 {CONTEXT} tokens, of which one is new and is appended by the call; pages are in random order, \
@@ -89,7 +89,7 @@ def measure(case: Case, copied: float) -> dict[str, Any]:
         nonlocal turn
         keys, values = caches[turn % CACHES]
         turn += 1
-        ops.attention_over_pages(
+        ops.paged_attention(
             q, keys, values, offsets, places, lengths, num_heads=case.heads, k=k, v=v, stream=stream
         )
 

@@ -5,8 +5,8 @@
 #include <exception>
 
 #include "cuda/gemm/gemm.h"
-#include "cuda/gemm/gemm_clusters.h"
-#include "cuda/gemm/gemm_few.h"
+#include "cuda/gemm/skinny/skinny.h"
+#include "cuda/gemm/splitk/splitk_cluster.h"
 
 using namespace packhorse;
 using namespace packhorse::cuda;
@@ -68,16 +68,17 @@ int setting(const char* name, int otherwise) {
   return text == nullptr ? otherwise : std::atoi(text);
 }
 
-/// PRODUCTS_CLUSTERS=0 leaves products to launch_gemm_sm90 that launch_gemm_clusters would compute.
+/// PRODUCTS_CLUSTERS=0 leaves products to launch_gemm_sm90 that launch_gemm_splitk_cluster would
+/// compute.
 bool in_clusters(const GemmParams& params) {
   return is_clustered(params) && setting("PRODUCTS_CLUSTERS", 1) != 0;
 }
 
-/// The tile of launch_gemm_clusters, or that with as many columns as PRODUCTS_FEATURES says, a
-/// multiple of 8 up to 128, and PRODUCTS_SHARED_KB of shared memory. Where only one of both is
+/// The tile of launch_gemm_splitk_cluster, or that with as many columns as PRODUCTS_FEATURES says,
+/// a multiple of 8 up to 128, and PRODUCTS_SHARED_KB of shared memory. Where only one of both is
 /// given, the other is the tile's own number of columns, or half of a multiprocessor's memory.
-GemmClusterTile tile_of(const GemmParams& params) {
-  const GemmClusterTile tile =
+GemmSplitkClusterTile tile_of(const GemmParams& params) {
+  const GemmSplitkClusterTile tile =
       cluster_tile(params.rows, params.n, params.k, params.parts, clusters_at_once(params.parts));
   const int features = setting("PRODUCTS_FEATURES", tile.features);
   const int kilobytes = setting("PRODUCTS_SHARED_KB", 0);
@@ -91,7 +92,7 @@ GemmClusterTile tile_of(const GemmParams& params) {
 EXPORT int product_size() { return sizeof(Product); }
 
 /// The parts in which a layer of few rows forms its sums.
-EXPORT int parts_of(int n, int k, int sm_count) { return sum_parts(n, k, sm_count); }
+EXPORT int parts_of(int n, int k, int sm_count) { return split_k(n, k, sm_count); }
 
 /// Writes the name of the kernel that is chosen: "few", or the tile, and of a cluster its blocks.
 EXPORT void name_kernel(const Product& product, char* name, size_t size) {
@@ -100,10 +101,10 @@ EXPORT void name_kernel(const Product& product, char* name, size_t size) {
       params.float8
           ? select_gemm_float8(shape_of(params), params.float8.out_factor != 0, params.sm_count)
           : select_gemm(shape_of(params), params.sm_count);
-  if (!params.float8 && is_few(params)) {
+  if (!params.float8 && is_skinny(params)) {
     std::snprintf(name, size, "few");
   } else if (!params.float8 && in_clusters(params)) {
-    const GemmClusterTile tile = tile_of(params);
+    const GemmSplitkClusterTile tile = tile_of(params);
     std::snprintf(name, size, "%d of 64x%d, %d KB", tile.parts, tile.features,
                   static_cast<int>(tile.shared_bytes / 1024));
   } else {
@@ -119,10 +120,10 @@ EXPORT int run_product(const Product& product, cudaStream_t stream) {
     const GemmParams params = params_of(product);
     if (params.float8) {
       launch_gemm_float8(params, stream);
-    } else if (is_few(params)) {
-      launch_gemm_few(params, stream);
+    } else if (is_skinny(params)) {
+      launch_gemm_skinny(params, stream);
     } else if (in_clusters(params)) {
-      launch_gemm_clusters(params, tile_of(params), stream);
+      launch_gemm_splitk_cluster(params, tile_of(params), stream);
     } else {
       launch_gemm_sm90(params, stream);
     }

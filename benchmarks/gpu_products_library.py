@@ -12,7 +12,13 @@ import torch
 HERE = Path(__file__).resolve().parent
 RUNTIME = HERE.parent / "runtime"
 BUILD = HERE.parent / "build" / "products"
-KERNELS = ["gemm_clusters", "gemm_few", "gemm_sm90", "gemm_sm90_float8", "gemm_sm90_float8_e4m3"]
+KERNELS = [
+    "gemm_splitk_cluster",
+    "gemm_skinny",
+    "gemm_sm90",
+    "gemm_sm90_float8",
+    "gemm_sm90_float8_e4m3",
+]
 KERNELS += [
     f"gemm_sm90_{kind}{dtype}"
     for kind in ("", "gated_", "rotated_", "parts_", "float8_")

@@ -33,7 +33,7 @@ count lies in device memory, as in a recorded step. Medians over up to {ROUNDS} 
 graphs of 24 launches or more take turns (96 for weights below 64 MB). Floor: the bytes of the \
 weight by the rate of the copy. Mark: floor + {MOST_ABOVE_FLOOR_US} us for weights below 64 MB, \
 and {100 * LEAST_OF_COPY_RATE:.0f} % of the rate of the copy from there on. "few": \
-launch_gemm_few; otherwise the tile of launch_gemm_sm90. F.linear is PyTorch's, with its \
+launch_gemm_skinny; otherwise the tile of launch_gemm_sm90. F.linear is PyTorch's, with its \
 defaults, in a CUDA graph."""
 
 

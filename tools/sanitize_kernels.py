@@ -47,7 +47,7 @@ SETS = {
     "attention": Set("tests/gpu/test_gpu_attention.py", "auto and 64 and batches"),
     "short-texts": Set("tests/gpu/test_gpu_short_texts.py", "length or nothing or windows or term"),
     "groups": Set("tests/gpu/test_gpu_groups.py", "test_gate or test_activations or test_values"),
-    "few-rows": Set("tests/gpu/test_gpu_gemm_few.py", "test_parts"),
+    "few-rows": Set("tests/gpu/test_gpu_gemm_skinny.py", "test_parts"),
     "sampler": Set(
         "tests/python/test_sampling_operator.py",
         "cuda and not transformers and not own and not errors",

@@ -58,7 +58,7 @@ using Stream = std::optional<StreamHandle>;
 class Operators {
  public:
   Operators(const std::string& device, const std::string& dtype, int threads,
-            const std::string& attention, bool few_rows)
+            const std::string& attention, bool skinny)
       : shared_(std::make_shared<SharedBackend>()), dtype_(parse_dtype(dtype)) {
     const char* const name = "algorithm";
     shared_->backend =
@@ -66,7 +66,7 @@ class Operators {
                                             .attention = parse_attention_algorithm(attention, name),
                                             .attention_name = name});
     shared_->backend.packer->format(dtype_);
-    shared_->few_rows = few_rows;
+    shared_->skinny = skinny;
   }
 
   /// The stream of the operators, or 0 on the CPU.
@@ -121,38 +121,39 @@ class Operators {
 
   // Operators that other headers define, with the arguments that stand there and in _ops.pxd.
 
-  py::object gemm_groups(Stream stream, const Floats& x, const Floats& values, const Floats& scales,
-                         const std::optional<Floats>& minima, const std::optional<Floats>& bias,
-                         int bits, int group, const std::string& activation, bool gated,
-                         const std::optional<Floats>& residual,
-                         const std::optional<IntArray>& input_order) {
+  py::object gemm_groupwise(Stream stream, const Floats& x, const Floats& values,
+                            const Floats& scales, const std::optional<Floats>& minima,
+                            const std::optional<Floats>& bias, int bits, int group,
+                            const std::string& activation, bool gated,
+                            const std::optional<Floats>& residual,
+                            const std::optional<IntArray>& input_order) {
     Call call(shared_, dtype_, stream);
-    return packhorse::gemm_groups(call, ops(), x, values, scales, minima, bias, bits, group,
-                                  parse_activation(activation), gated, residual, input_order);
+    return packhorse::gemm_groupwise(call, ops(), x, values, scales, minima, bias, bits, group,
+                                     parse_activation(activation), gated, residual, input_order);
   }
 
   template <class... Args>
-  py::object project_heads(const Args&... args) {
+  py::object qkv_rope(const Args&... args) {
     Call call(shared_, dtype_, std::nullopt);
-    return packhorse::project_heads(call, ops(), args...);
+    return packhorse::qkv_rope(call, ops(), args...);
   }
 
   template <class... Args>
-  py::object rotate_heads(const Args&... args) {
+  py::object rope(const Args&... args) {
     Call call(shared_, dtype_, std::nullopt);
-    return packhorse::rotate_heads(call, ops(), args...);
+    return packhorse::rope(call, ops(), args...);
   }
 
   template <class... Args>
-  py::object append_kv(Stream stream, const Args&... args) {
+  py::object append_kv_cache(Stream stream, const Args&... args) {
     Call call(shared_, dtype_, stream);
-    return packhorse::append_kv(call, ops(), args...);
+    return packhorse::append_kv_cache(call, ops(), args...);
   }
 
   template <class... Args>
-  py::object attention_over_pages(Stream stream, const Args&... args) {
+  py::object paged_attention(Stream stream, const Args&... args) {
     Call call(shared_, dtype_, stream);
-    return packhorse::attention_over_pages(call, ops(), args...);
+    return packhorse::paged_attention(call, ops(), args...);
   }
 
   template <class... Args>
@@ -240,18 +241,16 @@ class Operators {
     return packhorse::add_lora(call, ops(), args...);
   }
 
-  py::object convolve_heads(const FloatArray& latents, const Ints& cu_seqlens,
-                            const std::optional<IntArray>& position_ids,
-                            const ConvolveWeights& weights, const ConvolveSizes& sizes,
-                            const std::optional<Floats>& frequencies,
-                            const std::optional<ConvolvePages>& pages) {
+  py::object cca(const FloatArray& latents, const Ints& cu_seqlens,
+                 const std::optional<IntArray>& position_ids, const ConvolveWeights& weights,
+                 const ConvolveSizes& sizes, const std::optional<Floats>& frequencies,
+                 const std::optional<ConvolvePages>& pages) {
     Call call(shared_, dtype_, std::nullopt);
-    RotateHeadsArgs heads;
+    RopeArgs heads;
     if (frequencies) {
       put_rotation(call, ops(), heads, *frequencies, cu_seqlens, position_ids, latents.shape(0));
     }
-    return packhorse::convolve_heads(call, ops(), latents, cu_seqlens, weights, sizes, pages,
-                                     heads);
+    return packhorse::cca(call, ops(), latents, cu_seqlens, weights, sizes, pages, heads);
   }
 
   py::object sample(const FloatArray& logits, const FloatArray& floats, const IntArray& ints,

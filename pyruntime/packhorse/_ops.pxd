@@ -65,17 +65,17 @@ cdef extern from "packhorse/_operators.h" namespace "packhorse":
         cpp_bool interleaves_heads() except +
         object gemm(optional[uintptr_t], Floats, Floats, optional[Floats], string,
                     optional[Floats], optional[Norm]) except +
-        object gemm_groups(optional[uintptr_t], Floats, Floats, Floats, optional[Floats],
+        object gemm_groupwise(optional[uintptr_t], Floats, Floats, Floats, optional[Floats],
                            optional[Floats], int, int, string, cpp_bool,
                            optional[Floats], optional[IntArray]) except +
         object feed_forward(optional[uintptr_t], Floats, Linear, Linear, string, cpp_bool,
                             optional[Floats], optional[Norm]) except +
-        object project_heads(Floats, Floats, optional[Floats], Ints, optional[IntArray], int, int,
+        object qkv_rope(Floats, Floats, optional[Floats], Ints, optional[IntArray], int, int,
                              int, optional[Floats], optional[Norm], optional[Norm]) except +
-        object rotate_heads(Floats, Ints, optional[IntArray], int, int, Floats) except +
-        object append_kv(optional[uintptr_t], PageArrays, Floats, Floats, IntArray, IntArray,
+        object rope(Floats, Ints, optional[IntArray], int, int, Floats) except +
+        object append_kv_cache(optional[uintptr_t], PageArrays, Floats, Floats, IntArray, IntArray,
                          IntArray, int) except +
-        object attention_over_pages(optional[uintptr_t], Floats, PageArrays, IntArray, IntArray,
+        object paged_attention(optional[uintptr_t], Floats, PageArrays, IntArray, IntArray,
                                     IntArray, int, int, float, int, float, optional[Floats],
                                     optional[Floats], optional[Floats]) except +
         object attention(optional[uintptr_t], Floats, Floats, Floats, Ints, Ints, int, int, float,
@@ -89,7 +89,7 @@ cdef extern from "packhorse/_operators.h" namespace "packhorse":
                            cpp_bool) except +
         object add_lora(Floats, Floats, Floats, Floats, IntArray, IntArray, optional[IntArray],
                         int) except +
-        object convolve_heads(FloatArray, Ints, optional[IntArray], vector[FloatArray],
+        object cca(FloatArray, Ints, optional[IntArray], vector[FloatArray],
                               vector[int32_t], optional[Floats], optional[ConvolvePages]) except +
         object sample(FloatArray, FloatArray, IntArray, LongArray, IntArray, IntArray, FloatArray,
                       optional[IntArray], optional[IntArray], int) except +

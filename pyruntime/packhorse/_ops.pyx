@@ -74,9 +74,9 @@ cdef class Operators:
     cdef unique_ptr[COperators] operators
 
     def __init__(self, str device not None, str dtype not None, int threads,
-                 str attention not None="auto", bint few_rows=False):
+                 str attention not None="auto", bint skinny=False):
         self.operators.reset(new COperators(device.encode(), dtype.encode(), threads,
-                                            attention.encode(), few_rows))
+                                            attention.encode(), skinny))
 
     cdef COperators* _get(self) except NULL:
         if self.operators.get() == NULL:
@@ -101,9 +101,9 @@ cdef class Operators:
         return self._get().gemm(on(stream), Floats(x), Floats(weight), maybe[Floats](bias),
                                 activation.encode(), maybe[Floats](residual), maybe_norm(norm))
 
-    def gemm_groups(self, stream, x, values, scales, minima, bias, int bits, int group,
+    def gemm_groupwise(self, stream, x, values, scales, minima, bias, int bits, int group,
                     str activation not None, bint gated, residual, input_order):
-        return self._get().gemm_groups(on(stream), Floats(x), Floats(values), Floats(scales),
+        return self._get().gemm_groupwise(on(stream), Floats(x), Floats(values), Floats(scales),
                                        maybe[Floats](minima), maybe[Floats](bias), bits, group,
                                        activation.encode(), gated, maybe[Floats](residual),
                                        maybe[IntArray](input_order))
@@ -114,27 +114,27 @@ cdef class Operators:
                                         activation.encode(), gated, maybe[Floats](residual),
                                         maybe_norm(norm))
 
-    def project_heads(self, x, weight, bias, cu_seqlens, position_ids, int num_heads,
+    def qkv_rope(self, x, weight, bias, cu_seqlens, position_ids, int num_heads,
                       int num_kv_heads, int head_dim, frequencies, q_norm, k_norm):
-        return self._get().project_heads(Floats(x), Floats(weight), maybe[Floats](bias),
+        return self._get().qkv_rope(Floats(x), Floats(weight), maybe[Floats](bias),
                                          Ints(cu_seqlens), maybe[IntArray](position_ids), num_heads,
                                          num_kv_heads, head_dim, maybe[Floats](frequencies),
                                          maybe_norm(q_norm), maybe_norm(k_norm))
 
-    def rotate_heads(self, x, cu_seqlens, position_ids, int num_heads, int head_dim, frequencies):
-        return self._get().rotate_heads(Floats(x), Ints(cu_seqlens), maybe[IntArray](position_ids),
+    def rope(self, x, cu_seqlens, position_ids, int num_heads, int head_dim, frequencies):
+        return self._get().rope(Floats(x), Ints(cu_seqlens), maybe[IntArray](position_ids),
                                         num_heads, head_dim, Floats(frequencies))
 
-    def append_kv(self, stream, tuple pages not None, k, v, cu_seqlens, table, kv_lens,
+    def append_kv_cache(self, stream, tuple pages not None, k, v, cu_seqlens, table, kv_lens,
                   int num_kv_heads):
-        return self._get().append_kv(on(stream), page_arrays(pages), Floats(k), Floats(v),
+        return self._get().append_kv_cache(on(stream), page_arrays(pages), Floats(k), Floats(v),
                                      IntArray(cu_seqlens), IntArray(table), IntArray(kv_lens),
                                      num_kv_heads)
 
-    def attention_over_pages(self, stream, q, tuple pages not None, cu_seqlens, table, kv_lens,
+    def paged_attention(self, stream, q, tuple pages not None, cu_seqlens, table, kv_lens,
                              int num_heads, int num_kv_heads, float scale, int window_left,
                              float soft_cap, alibi_slopes, k, v):
-        return self._get().attention_over_pages(on(stream), Floats(q), page_arrays(pages),
+        return self._get().paged_attention(on(stream), Floats(q), page_arrays(pages),
                                                 IntArray(cu_seqlens), IntArray(table),
                                                 IntArray(kv_lens), num_heads, num_kv_heads, scale,
                                                 window_left, soft_cap, maybe[Floats](alibi_slopes),
@@ -174,11 +174,11 @@ cdef class Operators:
         return self._get().add_lora(Floats(out), Floats(x), Floats(a), Floats(b), IntArray(slots),
                                     IntArray(ranks), maybe[IntArray](parts), num_parts)
 
-    def convolve_heads(self, latents, cu_seqlens, position_ids, weights, sizes, frequencies, pages):
+    def cca(self, latents, cu_seqlens, position_ids, weights, sizes, frequencies, pages):
         cdef vector[FloatArray] parts
         for weight in weights:
             parts.push_back(FloatArray(weight))
-        return self._get().convolve_heads(FloatArray(latents), Ints(cu_seqlens),
+        return self._get().cca(FloatArray(latents), Ints(cu_seqlens),
                                           maybe[IntArray](position_ids), parts, sizes,
                                           maybe[Floats](frequencies), maybe_convolve_pages(pages))
 

@@ -80,7 +80,7 @@ using Linear = std::tuple<Floats, std::optional<Floats>>;       // weight, bias
 /// The backend that calls and results share. Only one call uses it at a time.
 struct SharedBackend {
   Backend backend;
-  bool few_rows = false;  // LinearFormat::few_rows of dense layers
+  bool skinny = false;  // LinearFormat::skinny of dense layers
   std::mutex mutex;
 };
 
@@ -265,7 +265,7 @@ class Call {
                                    "], expected at least one row and one column"));
     }
     result.dtype = format_.weight;
-    result.few_rows = shared_->few_rows;
+    result.skinny = shared_->skinny;
     void* packed = allocate(packer_.bytes(result.in_features, result.out_features, format_));
     if (on_device(name, weight) != nullptr) {
       packer_.pack_on_device(put(name, weight), format_, packed);

@@ -22,12 +22,10 @@ struct ConvolvePages {
 };
 
 /// Heads, or heads and the rows of the state. Shapes fit together; `heads` has the rotation.
-inline py::object convolve_heads(Call& call, Ops& ops, const FloatArray& latents,
-                                 const Ints& cu_seqlens, const ConvolveWeights& weights,
-                                 const ConvolveSizes& sizes,
-                                 const std::optional<ConvolvePages>& pages,
-                                 const RotateHeadsArgs& heads) {
-  ConvolveHeadsArgs args;
+inline py::object cca(Call& call, Ops& ops, const FloatArray& latents, const Ints& cu_seqlens,
+                      const ConvolveWeights& weights, const ConvolveSizes& sizes,
+                      const std::optional<ConvolvePages>& pages, const RopeArgs& heads) {
+  CcaArgs args;
   args.latents = call.put("latents", Floats(latents));
   args.batch = call.put_batch(cu_seqlens, args.latents.rows());
   args.num_heads = sizes.at(0);
@@ -54,8 +52,8 @@ inline py::object convolve_heads(Call& call, Ops& ops, const FloatArray& latents
     args.pages.kv_lens = call.put_ints(pages->kv_lens);
   }
   args.out = call.result(args.latents.rows(), args.latents.columns());
-  args.workspace = call.allocate(ops.convolve_heads_workspace(args));
-  ops.convolve_heads(args);
+  args.workspace = call.allocate(ops.cca_workspace(args));
+  ops.cca(args);
   if (!pages) return call.get(args.out);
   const py::object out = call.get(args.out);
   return py::make_tuple(out, call.get(args.pages.rows));

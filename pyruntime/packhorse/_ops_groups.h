@@ -59,12 +59,12 @@ inline LinearWeight put_groups(Call& call, const Floats& values, const Floats& s
 
 /// With `gated`, blocks of kGateBlock rows of the weight alternate between a gate and what it
 /// gates.
-inline py::object gemm_groups(Call& call, Ops& ops, const Floats& x, const Floats& values,
-                              const Floats& scales, const std::optional<Floats>& minima,
-                              const std::optional<Floats>& bias, int bits, int group,
-                              Activation activation, bool gated,
-                              const std::optional<Floats>& residual,
-                              const std::optional<IntArray>& input_order) {
+inline py::object gemm_groupwise(Call& call, Ops& ops, const Floats& x, const Floats& values,
+                                 const Floats& scales, const std::optional<Floats>& minima,
+                                 const std::optional<Floats>& bias, int bits, int group,
+                                 Activation activation, bool gated,
+                                 const std::optional<Floats>& residual,
+                                 const std::optional<IntArray>& input_order) {
   const LinearWeight weight =
       put_groups(call, values, scales, minima, bias, input_order,
                  {bits, group, minima.has_value(), input_order.has_value()});

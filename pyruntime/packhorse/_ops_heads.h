@@ -8,7 +8,7 @@
 
 namespace packhorse {
 
-inline void put_rotation(Call& call, Ops& ops, RotateHeadsArgs& heads, const Floats& frequencies,
+inline void put_rotation(Call& call, Ops& ops, RopeArgs& heads, const Floats& frequencies,
                          const Ints& cu_seqlens, const std::optional<IntArray>& position_ids,
                          int64_t rows) {
   RotationArgs rotation;
@@ -30,20 +30,18 @@ inline void put_rotation(Call& call, Ops& ops, RotateHeadsArgs& heads, const Flo
 
 // The caller gives the rows of weights, and gets the columns of the result, in the device's order
 // (interleaves_heads).
-inline py::object project_heads(Call& call, Ops& ops, const Floats& x, const Floats& weight,
-                                const std::optional<Floats>& bias, const Ints& cu_seqlens,
-                                const std::optional<IntArray>& position_ids, int num_heads,
-                                int num_kv_heads, int head_dim,
-                                const std::optional<Floats>& frequencies,
-                                const std::optional<Norm>& q_norm,
-                                const std::optional<Norm>& k_norm) {
+inline py::object qkv_rope(Call& call, Ops& ops, const Floats& x, const Floats& weight,
+                           const std::optional<Floats>& bias, const Ints& cu_seqlens,
+                           const std::optional<IntArray>& position_ids, int num_heads,
+                           int num_kv_heads, int head_dim, const std::optional<Floats>& frequencies,
+                           const std::optional<Norm>& q_norm, const std::optional<Norm>& k_norm) {
   LinearArgs args;
   args.x = call.put("x", x);
   args.weight = call.put_linear("weight", {weight, bias});
   args.out = call.result(args.x.rows(), args.weight.out_features);
   call.quantize(args.x, args.x_scales, args.weight);
   args.workspace = call.allocate(ops.linear_workspace(args));
-  RotateHeadsArgs heads;
+  RopeArgs heads;
   heads.num_heads = num_heads;
   heads.num_kv_heads = num_kv_heads;
   heads.head_dim = heads.model_dim = head_dim;
@@ -54,21 +52,21 @@ inline py::object project_heads(Call& call, Ops& ops, const Floats& x, const Flo
   if (frequencies) {
     put_rotation(call, ops, heads, *frequencies, cu_seqlens, position_ids, args.x.rows());
   }
-  ops.project_heads(args, heads);
+  ops.qkv_rope(args, heads);
   return call.get(args.out);
 }
 
 // Columns of x and of the result are in the device's order (interleaves_heads).
-inline py::object rotate_heads(Call& call, Ops& ops, const Floats& x, const Ints& cu_seqlens,
-                               const std::optional<IntArray>& position_ids, int num_heads,
-                               int head_dim, const Floats& frequencies) {
-  RotateHeadsArgs args;
+inline py::object rope(Call& call, Ops& ops, const Floats& x, const Ints& cu_seqlens,
+                       const std::optional<IntArray>& position_ids, int num_heads, int head_dim,
+                       const Floats& frequencies) {
+  RopeArgs args;
   args.q = call.put("x", x);
   args.k = TensorView(nullptr, args.q.dtype, args.q.rows(), 0);
   args.num_heads = num_heads;
   args.head_dim = args.model_dim = head_dim;
   put_rotation(call, ops, args, frequencies, cu_seqlens, position_ids, args.q.rows());
-  ops.rotate_heads(args);
+  ops.rope(args);
   return call.get(args.q);
 }
 

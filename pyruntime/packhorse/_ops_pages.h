@@ -38,10 +38,10 @@ inline TensorView put_scales(Call& call, const char* name, const Floats& array) 
 }
 
 // Checks what kernels read without a look: the pages that lie in sight of the last tokens.
-inline KvPages put_pages(Call& call, const PageArrays& arrays, const IntArray& table,
-                         const IntArray& kv_lens, const IntArray& cu_seqlens, int num_kv_heads,
-                         int window_left) {
-  KvPages pages;
+inline PagedKvCache put_pages(Call& call, const PageArrays& arrays, const IntArray& table,
+                              const IntArray& kv_lens, const IntArray& cu_seqlens, int num_kv_heads,
+                              int window_left) {
+  PagedKvCache pages;
   if (arrays.key_scales && arrays.value_scales) {
     pages.keys = put_float8(call, "keys", arrays.keys);
     pages.values = put_float8(call, "values", arrays.values);
@@ -90,7 +90,7 @@ inline py::object get_float8(Call& call, const TensorView& rows) {
 }
 
 // What pages on the host have become: keys and values and, if there are any, their scales.
-inline std::vector<py::object> get_pages(Call& call, const KvPages& pages) {
+inline std::vector<py::object> get_pages(Call& call, const PagedKvCache& pages) {
   if (pages.keys.dtype != DType::kFloat8) return {call.get(pages.keys), call.get(pages.values)};
   return {get_float8(call, pages.keys), get_float8(call, pages.values), call.get(pages.key_scales),
           call.get(pages.value_scales)};
@@ -98,17 +98,18 @@ inline std::vector<py::object> get_pages(Call& call, const KvPages& pages) {
 
 // Host pages are copied: what has been written comes back as a tuple. Those on the device are
 // written in place.
-inline py::object append_kv(Call& call, Ops& ops, const PageArrays& arrays, const Floats& k,
-                            const Floats& v, const IntArray& cu_seqlens, const IntArray& table,
-                            const IntArray& kv_lens, int num_kv_heads) {
-  AppendKvArgs args;
+inline py::object append_kv_cache(Call& call, Ops& ops, const PageArrays& arrays, const Floats& k,
+                                  const Floats& v, const IntArray& cu_seqlens,
+                                  const IntArray& table, const IntArray& kv_lens,
+                                  int num_kv_heads) {
+  AppendKvCacheArgs args;
   args.k = call.put("k", k);
   args.v = call.put("v", v);
   args.batch = call.put_batch(Ints(cu_seqlens), args.k.rows());
   args.num_kv_heads = num_kv_heads;
   args.pages = put_pages(call, arrays, table, kv_lens, cu_seqlens, num_kv_heads, -1);
   args.head_dim = static_cast<int32_t>(args.pages.keys.columns());
-  ops.append_kv(args);
+  ops.append_kv_cache(args);
   if (call.on_device()) {
     call.finish();
     return py::none();
@@ -117,11 +118,12 @@ inline py::object append_kv(Call& call, Ops& ops, const PageArrays& arrays, cons
 }
 
 // Where k and v are given, they are appended first; host pages come back behind the result.
-inline py::object attention_over_pages(
-    Call& call, Ops& ops, const Floats& q, const PageArrays& arrays, const IntArray& cu_seqlens,
-    const IntArray& table, const IntArray& kv_lens, int num_heads, int num_kv_heads, float scale,
-    int window_left, float soft_cap, const std::optional<Floats>& alibi_slopes,
-    const std::optional<Floats>& k, const std::optional<Floats>& v) {
+inline py::object paged_attention(Call& call, Ops& ops, const Floats& q, const PageArrays& arrays,
+                                  const IntArray& cu_seqlens, const IntArray& table,
+                                  const IntArray& kv_lens, int num_heads, int num_kv_heads,
+                                  float scale, int window_left, float soft_cap,
+                                  const std::optional<Floats>& alibi_slopes,
+                                  const std::optional<Floats>& k, const std::optional<Floats>& v) {
   AttentionArgs args;
   args.q = call.put("q", q);
   args.queries = call.put_batch(Ints(cu_seqlens), args.q.rows());

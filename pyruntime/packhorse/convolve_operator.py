@@ -17,10 +17,10 @@ _MULTIPLE = 16  # of columns that a head has in memory
 
 @dataclass
 class LatentState:
-    """What `convolve_heads` keeps of the tokens of each sequence, for the tokens after them.
+    """What `cca` keeps of the tokens of each sequence, for the tokens after them.
 
     rows float32 [num_pages, slots, state columns]: see `empty`. table int [B, pages], kv_lens int
-    [B], as for `attention_over_pages`.
+    [B], as for `paged_attention`.
     """
 
     rows: FloatArray
@@ -37,7 +37,7 @@ class LatentState:
         return np.zeros((num_pages, slots, columns), np.float32)
 
 
-def convolve_heads(
+def cca(
     latents: Any,
     cu_seqlens: Any,
     depthwise: tuple[Any, Any],
@@ -136,7 +136,7 @@ def convolve_heads(
         rows = np.zeros((len(state.rows) * slots, width), np.float32)
         rows[:, kept] = state.rows.reshape(-1, len(kept))
         pages = (rows, slots, *checked)
-    found = operators.convolve_heads(
+    found = operators.cca(
         spread(x),
         offsets,
         None if position_ids is None else as_int32("position_ids", position_ids),

@@ -12,7 +12,7 @@ from packhorse.operator_call import OperatorCall, as_float32
 from packhorse.packing import own_int32
 
 
-def gemm_groups(
+def gemm_groupwise(
     x: Any,
     values: Any,
     scales: Any,
@@ -73,7 +73,7 @@ def gemm_groups(
             raise ValueError(f"input_order: expected each number from 0 to {columns - 1} once")
     call = OperatorCall(x, x, device, dtype, threads, stream)
     return call.result(
-        call.operators.gemm_groups(
+        call.operators.gemm_groupwise(
             call.stream,
             call.put("x", x),
             as_float32("values", values),

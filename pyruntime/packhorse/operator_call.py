@@ -25,11 +25,11 @@ def shared_operators(
     dtype: str,
     threads: int | None,
     attention: str = "auto",
-    few_rows: bool = False,
+    skinny: bool = False,
 ) -> Operators:
     check_device(device)
     dtype = choose_dtype(dtype, device, dtype)
-    return Operators(device, dtype, threads or 0, attention, few_rows)
+    return Operators(device, dtype, threads or 0, attention, skinny)
 
 
 def as_float32(name: str, values: Any) -> FloatArray:
@@ -63,16 +63,16 @@ class OperatorCall:
         threads: int | None,
         stream: Any,
         attention: str = "auto",
-        few_rows: bool = False,
+        skinny: bool = False,
     ) -> None:
         """`first` lies where all arrays do, `matrix` has the dtype of all matrices, `attention`
-        names an algorithm, and with `few_rows` dense layers are those of models that generate."""
+        names an algorithm, and with `skinny` dense layers are those of models that generate."""
         self._owners: list[Any] = []
         self.stream: int | None = None
         if not is_device_array(first):
             if stream is not None:
                 raise ValueError("stream is for arrays on a device, the first argument is not")
-            self.operators = shared_operators(device, dtype, threads, attention, few_rows)
+            self.operators = shared_operators(device, dtype, threads, attention, skinny)
             return
         self.stream = stream_handle(stream)
         if hasattr(first, "__dlpack_device__"):
@@ -80,7 +80,7 @@ class OperatorCall:
         else:  # the CUDA array interface does not name the device
             self._index = int(device.partition(":")[2] or 0)
         self.operators = shared_operators(
-            f"cuda:{self._index}", dtype_of(matrix), threads, attention, few_rows
+            f"cuda:{self._index}", dtype_of(matrix), threads, attention, skinny
         )
 
     def put(self, name: str, array: Any) -> Any:

@@ -21,9 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from packhorse.convolve_operator import LatentState, convolve_heads
+from packhorse.convolve_operator import LatentState, cca
 from packhorse.device import is_device_array, shape_of
-from packhorse.groups_operator import gemm_groups
+from packhorse.groups_operator import gemm_groupwise
 from packhorse.lora_operator import add_lora
 from packhorse.names import Activation, AttentionAlgorithm, Dtype
 from packhorse.operator_call import (
@@ -35,7 +35,7 @@ from packhorse.operator_call import (
     shared_operators,
 )
 from packhorse.packing import as_int32
-from packhorse.page_ops import PAGE_TOKENS, append_kv, attention_over_pages, rope
+from packhorse.page_ops import PAGE_TOKENS, append_kv_cache, paged_attention, rope
 from packhorse.row_ops import embed, layer_norm, pool, rms_norm, sparse_pool
 from packhorse.sampling_operator import Sampled, sample
 
@@ -44,17 +44,17 @@ __all__ = [
     "LatentState",
     "Sampled",
     "add_lora",
-    "append_kv",
+    "append_kv_cache",
     "attention",
-    "attention_over_pages",
-    "convolve_heads",
+    "paged_attention",
+    "cca",
     "embed",
     "feed_forward",
     "gemm",
-    "gemm_groups",
+    "gemm_groupwise",
     "layer_norm",
     "pool",
-    "project_heads",
+    "qkv_rope",
     "rms_norm",
     "rope",
     "sample",
@@ -74,17 +74,17 @@ def gemm(
     dtype: Dtype = "float32",
     threads: int | None = None,
     stream: Any = None,
-    few_rows: bool = False,
+    skinny: bool = False,
 ) -> Any:
     """Computes norm(residual + activation(x @ weight.T + bias)); only the product is not optional.
 
     x [rows, in_features], weight [out_features, in_features], residual [rows, out_features].
     activation: none, gelu (erf), gelu_tanh, relu, silu, tanh, sigmoid.
-    few_rows: whether most products of this weight have few rows, as in a model that generates.
+    skinny: whether most products of this weight have few rows, as in a model that generates.
     Results may then differ in their last bits from those without; a row has the same bits beside
     any number of others either way.
     """
-    call = OperatorCall(x, x, device, dtype, threads, stream, few_rows=few_rows)
+    call = OperatorCall(x, x, device, dtype, threads, stream, skinny=skinny)
     return call.result(
         call.operators.gemm(
             call.stream,
@@ -111,14 +111,14 @@ def feed_forward(
     dtype: Dtype = "float32",
     threads: int | None = None,
     stream: Any = None,
-    few_rows: bool = False,
+    skinny: bool = False,
 ) -> Any:
     """Computes norm(residual + down(activation(up(x)))); `up` and `down` are (weight, bias).
 
     With `gate`, which is (weight, bias) as well, it computes down(activation(gate(x)) * up(x))
-    instead. `gate` is only for host arrays. few_rows: as for `gemm`.
+    instead. `gate` is only for host arrays. skinny: as for `gemm`.
     """
-    call = OperatorCall(x, x, device, dtype, threads, stream, few_rows=few_rows)
+    call = OperatorCall(x, x, device, dtype, threads, stream, skinny=skinny)
     if gate is not None:
         if call.stream is not None:
             raise ValueError("gate is for arrays on the host, the first argument lies on a device")
@@ -172,7 +172,7 @@ def _gated(
     return (in_turn(weights), both), (np.pad(down[0], [(0, 0), (0, more)]), down[1])
 
 
-def project_heads(
+def qkv_rope(
     x: Any,
     weight: Any,
     bias: Any,
@@ -187,7 +187,7 @@ def project_heads(
     device: str = "cpu",
     dtype: Dtype = "float32",
     threads: int | None = None,
-    few_rows: bool = False,
+    skinny: bool = False,
 ) -> FloatArray:
     """Computes x @ weight.T + bias, the heads of queries, keys and values, ready for attention.
 
@@ -197,10 +197,10 @@ def project_heads(
                  keys
     frequencies  [dims / 2], dims even and at most head_dim: columns j and j + dims / 2 of each head
                  are rotated by position * frequencies[j] (RoPE)
-    Positions count from each sequence's own start unless `position_ids` [T] are given. few_rows: as
+    Positions count from each sequence's own start unless `position_ids` [T] are given. skinny: as
     for `gemm`.
     """
-    operators = shared_operators(device, dtype, threads, few_rows=few_rows)
+    operators = shared_operators(device, dtype, threads, skinny=skinny)
     x, weight = as_float32("x", x), as_float32("weight", weight)
     bias = None if bias is None else as_float32("bias", bias)
     if frequencies is not None:
@@ -229,7 +229,7 @@ def project_heads(
             )
         return gamma[order], None, given[1]
 
-    found: FloatArray = operators.project_heads(
+    found: FloatArray = operators.qkv_rope(
         x,
         weight[columns],
         None if bias is None else bias[columns],

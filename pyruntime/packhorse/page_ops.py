@@ -89,7 +89,7 @@ def _put_pages(
     )
 
 
-def append_kv(
+def append_kv_cache(
     keys: Any,
     values: Any,
     k: Any,
@@ -128,7 +128,7 @@ def append_kv(
     pages = keys, values, key_scales, value_scales
     if call.stream is None:
         _check_writeable(*pages)
-    written = call.operators.append_kv(
+    written = call.operators.append_kv_cache(
         call.stream,
         _put_pages(call, *pages),
         call.put("k", k),
@@ -142,7 +142,7 @@ def append_kv(
         _write(pages, written)
 
 
-def attention_over_pages(
+def paged_attention(
     q: Any,
     keys: Any,
     values: Any,
@@ -169,13 +169,13 @@ def attention_over_pages(
 
     q             [T, num_heads * head_dim] of the new tokens
     keys, values, cu_seqlens, table, kv_lens, key_scales, value_scales
-                  as in `append_kv`; num_heads is a multiple of the heads of keys. New token i of
+                  as in `append_kv_cache`; num_heads is a multiple of the heads of keys. New token i of
                   sequence b stands at position kv_lens[b] - (its new tokens) + i
     scale         of q.k; None: 1 / sqrt(head_dim)
     window        keys seen to the left of a token's position; -1: all
     soft_cap      scaled scores s become soft_cap * tanh(s / soft_cap); 0: they stay
     alibi_slopes  [num_heads]: adds -slope * distance
-    k, v          [T, num_kv_heads * head_dim] of the new tokens, written as by `append_kv`; both or
+    k, v          [T, num_kv_heads * head_dim] of the new tokens, written as by `append_kv_cache`; both or
                   none
 
     A row's bits depend on nothing but its own query, its position and the keys and values up to
@@ -191,7 +191,7 @@ def attention_over_pages(
     pages = keys, values, key_scales, value_scales
     if k is not None and call.stream is None:
         _check_writeable(*pages)
-    found = call.operators.attention_over_pages(
+    found = call.operators.paged_attention(
         call.stream,
         call.put("q", q),
         _put_pages(call, *pages),
@@ -238,7 +238,7 @@ def rope(
     if len(x) > 0:  # or there is nothing to reorder, however many columns are said to be there
         order = head_columns(operators, x.shape[1] // num_heads, frequencies)
         columns = np.arange(x.shape[1]).reshape(num_heads, -1)[:, order].reshape(-1)
-    found: FloatArray = operators.rotate_heads(
+    found: FloatArray = operators.rope(
         np.ascontiguousarray(x[:, columns]),
         as_int32("cu_seqlens", cu_seqlens),
         None if position_ids is None else as_int32("position_ids", position_ids),

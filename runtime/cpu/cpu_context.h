@@ -33,9 +33,9 @@ class InPlaceUpload final : public UploadBuffer {
 
 /// Inputs are written in place. Results are copied when they are asked for, so that later work may
 /// overwrite the place.
-class CpuExchange final : public Exchange {
+class CpuHostDeviceRing final : public HostDeviceRing {
  public:
-  CpuExchange(void* to, const void* from, size_t result_bytes) : to_(to), from_(from) {
+  CpuHostDeviceRing(void* to, const void* from, size_t result_bytes) : to_(to), from_(from) {
     for (auto& slot : slots_) slot.resize(result_bytes);
   }
   void* acquire() override { return to_; }
@@ -82,9 +82,9 @@ class CpuContext final : public DeviceContext {
   std::unique_ptr<UploadBuffer> make_upload_buffer(void* device_to, size_t) override {
     return std::make_unique<InPlaceUpload>(device_to);
   }
-  std::unique_ptr<Exchange> make_exchange(void* inputs, size_t, const void* results,
-                                          size_t result_bytes) override {
-    return std::make_unique<CpuExchange>(inputs, results, result_bytes);
+  std::unique_ptr<HostDeviceRing> make_ring(void* inputs, size_t, const void* results,
+                                            size_t result_bytes) override {
+    return std::make_unique<CpuHostDeviceRing>(inputs, results, result_bytes);
   }
   void synchronize() override {}
   // Measured on two cores of a server: 465 billion float32 operations a second and 29 GB read; with

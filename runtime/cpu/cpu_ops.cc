@@ -3,15 +3,15 @@
 #include <utility>
 
 #include "cpu/attention.h"
-#include "cpu/attention_pages.h"
-#include "cpu/convolve_heads.h"
+#include "cpu/cca.h"
 #include "cpu/cpu_backend.h"
 #include "cpu/cpu_context.h"
 #include "cpu/cpu_packer.h"
 #include "cpu/kernels.h"
 #include "cpu/linear.h"
 #include "cpu/lora.h"
-#include "cpu/mixture.h"
+#include "cpu/moe.h"
+#include "cpu/paged_attention.h"
 #include "cpu/row_ops.h"
 #include "cpu/sampling.h"
 #include "cpu/sparse_pool.h"
@@ -49,18 +49,18 @@ class CpuOps final : public Ops {
   size_t sample_workspace(const SampleArgs& args) const override {
     return cpu::sample_workspace(args.logits.columns(), args.num_biases, pool_.threads());
   }
-  size_t convolve_heads_workspace(const ConvolveHeadsArgs& args) const override {
-    return cpu::convolve_heads_workspace(args, pool_.threads());
+  size_t cca_workspace(const CcaArgs& args) const override {
+    return cpu::cca_workspace(args, pool_.threads());
   }
   bool embeds_stored_rows() const override { return true; }
-  size_t mixture_workspace(const MixtureArgs& args) const override {
-    return cpu::mixture_workspace(args, pool_.threads());
+  size_t moe_workspace(const MoeArgs& args) const override {
+    return cpu::moe_workspace(args, pool_.threads());
   }
 
  private:
   using Use = CpuContext::Use;
 
-  void check_pages(const KvPages& pages) const {
+  void check_pages(const PagedKvCache& pages) const {
     if (pages.keys.dtype != DType::kFloat8) context_.check_dtype(pages.keys.dtype);
   }
 
@@ -79,41 +79,41 @@ class CpuOps final : public Ops {
     const Use use(context_);
     cpu::feed_forward(args, gemms_, kernels_, pool_);
   }
-  void do_neighbours(const NeighboursArgs& args) override {
+  void do_unfold(const UnfoldArgs& args) override {
     context_.check_dtype(args.x.dtype);
     const Use use(context_);
-    cpu::neighbours(args, pool_);
+    cpu::unfold(args, pool_);
   }
   void do_rotation(const RotationArgs& args) override {
     const Use use(context_);
     cpu::rotation(args, pool_);
   }
-  void do_rotate_heads(const RotateHeadsArgs& args) override {
+  void do_rope(const RopeArgs& args) override {
     context_.check_dtype(args.q.dtype);
     const Use use(context_);
-    cpu::rotate_heads(args, kernels_, pool_);
+    cpu::rope(args, kernels_, pool_);
   }
   void do_attention(const AttentionArgs& args) override {
     context_.check_dtype(args.q.dtype);
     const Use use(context_);
     cpu::attention(args, kernels_, pool_);
   }
-  void do_convolve_heads(const ConvolveHeadsArgs& args) override {
+  void do_cca(const CcaArgs& args) override {
     context_.check_dtype(args.latents.dtype);
     const Use use(context_);
-    cpu::convolve_heads(args, kernels_, pool_);
+    cpu::cca(args, kernels_, pool_);
   }
-  void do_append_kv(const AppendKvArgs& args) override {
+  void do_append_kv_cache(const AppendKvCacheArgs& args) override {
     context_.check_dtype(args.k.dtype);
     check_pages(args.pages);
     const Use use(context_);
-    cpu::append_kv(args, kernels_, pool_);
+    cpu::append_kv_cache(args, kernels_, pool_);
   }
   void do_paged_attention(const AttentionArgs& args) override {
     context_.check_dtype(args.q.dtype);
     check_pages(args.pages);
     const Use use(context_);
-    if (args.k) cpu::append_kv(appended(args), kernels_, pool_);
+    if (args.k) cpu::append_kv_cache(appended(args), kernels_, pool_);
     cpu::paged_attention(args, kernels_, pool_);
   }
   void do_norm(const NormArgs& args) override {
@@ -181,10 +181,10 @@ class CpuOps final : public Ops {
     cpu::activate(args, kernels_, pool_);
   }
 
-  void do_mixture(const MixtureArgs& args) override {
+  void do_moe(const MoeArgs& args) override {
     context_.check_dtype(args.x.dtype);
     const Use use(context_);
-    cpu::mixture(args, gemms_, kernels_, pool_);
+    cpu::moe(args, gemms_, kernels_, pool_);
   }
   void do_add_scaled(const AddScaledArgs& args) override {
     context_.check_dtype(args.x.dtype);

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "cpu/cpu_context.h"
-#include "cpu/gemm_groups.h"
+#include "cpu/gemm_groupwise.h"
 #include "cpu/gemm_int8.h"
 #include "ops/linear_packer.h"
 
@@ -47,7 +47,8 @@ class CpuLinearPacker final : public LinearPacker {
   void pack_groups(const GroupedWeight& weight, int64_t in_features, int64_t out_features,
                    const LinearFormat& format, void* packed) override {
     const CpuContext::Use use(context_);
-    pack_groups_weight(weight, in_features, out_features, format.groups, packed, context_.pool());
+    pack_groupwise_weight(weight, in_features, out_features, format.groups, packed,
+                          context_.pool());
   }
 
  private:

@@ -1,7 +1,7 @@
 #include "cpu/gemm.h"
 
 #include "cpu/gemm_float.h"
-#include "cpu/gemm_groups.h"
+#include "cpu/gemm_groupwise.h"
 
 namespace packhorse::cpu {
 
@@ -24,7 +24,7 @@ const Gemm& GemmSet::get(const DenseShape& shape) {
   if (shape.dtype == DType::kFloat32) {
     gemm = make_float_gemm(shape);
   } else if (shape.groups) {
-    gemm = make_groups_gemm(shape);
+    gemm = make_groupwise_gemm(shape);
   } else {
     gemm = engine_->make(shape);
   }

@@ -1,5 +1,5 @@
 // Dense layers of all dtypes, and their weights. Our own kernels compute those in float32
-// (gemm_float.cc) and those whose weights are quantised in groups (gemm_groups.cc); how those in
+// (gemm_float.cc) and those whose weights are quantised in groups (gemm_groupwise.cc); how those in
 // bfloat16 and int8 are computed depends on the processor (gemm_engine.h).
 #pragma once
 

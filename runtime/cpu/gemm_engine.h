@@ -15,8 +15,8 @@ namespace packhorse::cpu {
 class GemmEngine {
  public:
   virtual ~GemmEngine() = default;
-  /// Makes a layer in bfloat16, or one in int8 (gemm_int8.h). Throws RuntimeError if there is no
-  /// kernel for the shape.
+  /// Makes a layer in bfloat16, or one in int8 (gemm/int8/int8.h). Throws RuntimeError if there is
+  /// no kernel for the shape.
   virtual std::unique_ptr<Gemm> make(const DenseShape& shape) = 0;
 };
 

@@ -45,7 +45,7 @@ struct LaneTiles {
   static constexpr int64_t kGroupBytes = 4;
   static constexpr int kMostRows = Products::kMostRows;
   static constexpr int kVectors = static_cast<int>(kPanelColumns) / 4;
-  static constexpr int kFewRows = kMostRows / 2;
+  static constexpr int kSkinnyRows = kMostRows / 2;
 
   template <int rows, int panels>
   struct Tile {
@@ -138,7 +138,7 @@ struct MatrixTiles {
   static constexpr int64_t kGroupBytes = 8;
   static constexpr int kMostRows = 6;
   static constexpr int kVectors = static_cast<int>(kPanelColumns) / 2;
-  static constexpr int kFewRows = 2;
+  static constexpr int kSkinnyRows = 2;
 
   template <int rows, int panels>
   struct Tile {
@@ -250,7 +250,7 @@ template <class Tiles, int rows, int panels>
 
 // Two panels at once for few rows, which leave registers for the sums of both.
 template <class Tiles, int panels>
-static constexpr int kTallest = panels == 2 ? Tiles::kFewRows : Tiles::kMostRows;
+static constexpr int kTallest = panels == 2 ? Tiles::kSkinnyRows : Tiles::kMostRows;
 
 // One tile of `count` rows; finish(row, column, sums) takes four sums of a row.
 template <class Tiles, int panels, int rows = kTallest<Tiles, panels>, class F>
@@ -292,7 +292,7 @@ static inline void multiply_all_panels(const MultiplyPanels& task, F finish) {
   const int64_t bytes = row_bytes<Tiles>(task);
   const auto* weight = static_cast<const uint8_t*>(task.weight);
   for (int64_t begin = 0; begin < task.columns;) {
-    const bool two = task.rows <= Tiles::kFewRows && task.columns - begin > kPanelColumns;
+    const bool two = task.rows <= Tiles::kSkinnyRows && task.columns - begin > kPanelColumns;
     if (two) {
       multiply_panel_tiles<Tiles, 2>(task, begin, weight, finish);
     } else {

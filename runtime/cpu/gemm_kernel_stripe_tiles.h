@@ -68,7 +68,7 @@ static inline void sum_stripe_tiles(const MultiplyStripe& task, int64_t first, i
   }
   if (k < end) {
     // Weights are zero beyond the last input feature; x may end there, or hold infinities.
-    alignas(64) In rest[kFewRows][kFeatures] = {};
+    alignas(64) In rest[kSkinnyRows][kFeatures] = {};
     for (int64_t row = 0; row < task.rows; ++row) {
       __builtin_memcpy(rest[row], x + row * task.x_stride + k,
                        static_cast<size_t>(end - k) * sizeof(In));
@@ -86,8 +86,8 @@ static inline void sum_stripe_tiles(const MultiplyStripe& task, int64_t first, i
 
 template <class T>
 static void multiply_stripe(const MultiplyStripe& task) {
-  alignas(64) float whole[kFewRows][kStripeColumns];
-  alignas(64) float part[kFewRows][kStripeColumns];
+  alignas(64) float whole[kSkinnyRows][kStripeColumns];
+  alignas(64) float part[kSkinnyRows][kStripeColumns];
   configure_stripe_tiles(task.rows);
   for (int64_t first = 0; first < task.in_features; first += task.chunk) {
     const int64_t left = task.in_features - first;
@@ -109,7 +109,7 @@ static void multiply_stripe(const MultiplyStripe& task) {
 }
 
 static void multiply_stripe_int8(const MultiplyStripe& task) {
-  alignas(64) int32_t sums[kFewRows][kStripeColumns];
+  alignas(64) int32_t sums[kSkinnyRows][kStripeColumns];
   configure_stripe_tiles(task.rows);
   sum_stripe_tiles<uint8_t>(task, 0, task.in_features, sums);
   _tile_release();

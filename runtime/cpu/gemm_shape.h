@@ -61,9 +61,9 @@ class Gemm {
     /// Elements between the beginnings of rows. 0 means contiguous, which is required unless
     /// takes_any_rows.
     int64_t x_stride = 0;
-    const float* x_scales = nullptr;   // [rows], for int8 x (gemm_int8.h)
+    const float* x_scales = nullptr;   // [rows], for int8 x (gemm/int8/int8.h)
     const float* x_offsets = nullptr;  // [rows], for int8 x
-    const int32_t* x_sums = nullptr;   // of x in blocks (gemm_groups.h), as are then x_scales
+    const int32_t* x_sums = nullptr;   // of x in blocks (gemm_groupwise.h), as are then x_scales
     /// At most kBlockRows, or a multiple of it (only for `run`), or any number if takes_any_rows.
     int64_t rows = 0;
     const void* weight = nullptr;

@@ -147,9 +147,9 @@ struct PackColumns {
 /// multiple of 16 groups.
 inline constexpr int64_t kStripeColumns = 64;
 /// The most rows for which reading the weights from memory is what limits a product.
-inline constexpr int64_t kFewRows = 16;
+inline constexpr int64_t kSkinnyRows = 16;
 
-/// out = x W^T + bias for 1 to kFewRows rows and kStripeColumns columns, which reads the weight
+/// out = x W^T + bias for 1 to kSkinnyRows rows and kStripeColumns columns, which reads the weight
 /// from memory once. x and the weight are bfloat16, and the bits of a sum are those of oneDNN's
 /// kernels; or x is uint8, the weight int8, and `out` the exact sums without a bias.
 struct MultiplyStripe {
@@ -211,11 +211,11 @@ struct QuantizeBlocks {
 /// sum of the products of integers is exact; it is converted to float32, multiplied by the scale
 /// of the weights, and that times the scale of x is added (fma). With minima, the minimum times
 /// (scale of x times the sum of x) is added next. So a result does not depend on the other rows.
-struct MultiplyGroups {
+struct MultiplyGroupwise {
   const int8_t* x = nullptr;  // as QuantizeBlocks makes them
   const float* x_scales = nullptr;
   const int32_t* x_sums = nullptr;
-  const uint8_t* weight = nullptr;  // of this stripe, packed (gemm_groups.h)
+  const uint8_t* weight = nullptr;  // of this stripe, packed (gemm_groupwise.h)
   const float* bias = nullptr;      // [columns], or null
   void* out = nullptr;
   int64_t out_stride = 0;
@@ -281,7 +281,7 @@ inline constexpr int64_t attention_scratch_floats(int64_t head_dim) {
          kKeyTile * kTileDistances;
 }
 
-/// Keys of one page, and of one chunk: kPageTokens and kChunkTokens of ops/kv_pages.h.
+/// Keys of one page, and of one chunk: kPageTokens and kChunkTokens of ops/args/kv_cache.h.
 inline constexpr int kPageKeys = 64;
 inline constexpr int64_t kChunkKeys = 512;
 
@@ -357,11 +357,11 @@ struct ActivateElements {
   Activation activation = Activation::kNone;
 };
 
-/// The most rows of a ConvolveHead.
-inline constexpr int kConvolvedRows = 48;
+/// The most rows of a CcaHead.
+inline constexpr int kCcaRows = 48;
 
-/// One head of queries or keys of ConvolveHeadsArgs, of up to kConvolvedRows tokens.
-struct ConvolveHead {
+/// One head of queries or keys of CcaArgs, of up to kCcaRows tokens.
+struct CcaHead {
   /// [rows, depthwise_width + grouped_width - 1] where the latents of a token and of those before
   /// it begin, oldest first; null: they are zeros.
   const void* const* taps = nullptr;
@@ -388,7 +388,7 @@ struct ConvolveHead {
 
 /// Inputs of the second convolution, and the sums of rows.
 inline constexpr int64_t convolve_scratch_floats(int64_t head_dim, int64_t grouped_width) {
-  return kConvolvedRows * (grouped_width + 1) * head_dim;
+  return kCcaRows * (grouped_width + 1) * head_dim;
 }
 
 /// The elements of one head in e4m3, and the scale by which they are to be multiplied.
@@ -424,12 +424,12 @@ struct Kernels {
   void (*multiply_stripe[2])(const MultiplyStripe&);    // [dtype of out]; null without AVX512-BF16
   void (*multiply_stripe_int8)(const MultiplyStripe&);  // null without AVX-512; needs VNNI or AMX
   void (*quantize_blocks[2])(const QuantizeBlocks&);    // [dtype of x]
-  void (*multiply_groups[2])(const MultiplyGroups&);    // [dtype of out]
-  void (*multiply_groups_vnni[2])(const MultiplyGroups&);  // null without AVX-512; needs VNNI
+  void (*multiply_groupwise[2])(const MultiplyGroupwise&);       // [dtype of out]
+  void (*multiply_groupwise_vnni[2])(const MultiplyGroupwise&);  // null without AVX-512; needs VNNI
   void (*lora_shrink[2])(const LoraShrink&);
   void (*lora_expand[2])(const LoraExpand&);
   void (*activate[2])(const ActivateElements&);
-  void (*convolve_head[2])(const ConvolveHead&);  // [dtype of latents]
+  void (*convolve_head[2])(const CcaHead&);  // [dtype of latents]
 };
 
 extern const Kernels kSse41Kernels;

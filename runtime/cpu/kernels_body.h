@@ -27,7 +27,7 @@ namespace packhorse::cpu::PACKHORSE_ISA {
 //
 #include "cpu/float8_kernels.h"
 //
-#include "cpu/attention_pages_kernel.h"
+#include "cpu/paged_attention_kernel.h"
 //
 #include "cpu/gemm_kernel_float.h"
 //
@@ -35,13 +35,13 @@ namespace packhorse::cpu::PACKHORSE_ISA {
 //
 #include "cpu/gemm_kernel_stripe_tiles.h"
 //
-#include "cpu/gemm_kernel_groups.h"
+#include "cpu/gemm_kernel_groupwise.h"
 //
 #include "cpu/gemm_kernel_panels.h"
 //
 #include "cpu/lora_kernels.h"
 //
-#include "cpu/convolve_kernels.h"
+#include "cpu/cca_kernels.h"
 }  // namespace packhorse::cpu::PACKHORSE_ISA
 
 namespace packhorse::cpu {
@@ -76,8 +76,10 @@ const Kernels PACKHORSE_KERNELS = {
     .multiply_stripe = {isa::kMultiplyStripe<float>, isa::kMultiplyStripe<bfloat16>},
     .multiply_stripe_int8 = isa::kMultiplyStripeInt8,
     .quantize_blocks = {isa::quantize_blocks<float>, isa::quantize_blocks<bfloat16>},
-    .multiply_groups = {isa::plain_groups::multiply<float>, isa::plain_groups::multiply<bfloat16>},
-    .multiply_groups_vnni = {isa::kMultiplyGroupsVnni<float>, isa::kMultiplyGroupsVnni<bfloat16>},
+    .multiply_groupwise = {isa::plain_groupwise::multiply<float>,
+                           isa::plain_groupwise::multiply<bfloat16>},
+    .multiply_groupwise_vnni = {isa::kMultiplyGroupwiseVnni<float>,
+                                isa::kMultiplyGroupwiseVnni<bfloat16>},
     .lora_shrink = {isa::lora_shrink<float>, isa::lora_shrink<bfloat16>},
     .lora_expand = {isa::lora_expand<float>, isa::lora_expand<bfloat16>},
     .activate = {isa::activate_elements<float>, isa::activate_elements<bfloat16>},

@@ -212,14 +212,14 @@ void Chain::run() const {
   const auto step_by_columns = [&](const Layer& layer, auto body) {
     const int64_t all = layer.weight->out_features;
     int64_t width = layer.gemm->columns_at_once(most_rows);
-    if (most_rows <= kFewRows) {
+    if (most_rows <= kSkinnyRows) {
       width *= std::max<int64_t>(1, all / (width * kTasksPerThread * pool.threads()));
       pool.read_ahead(gemms.weight_order().after(range_of(*layer.weight)));
     }
     // Tasks are claimed in turns. So each thread gets columns that lie one after another, and finds
     // those that it has prefetched.
     const int64_t tasks = (all + width - 1) / width;
-    const int64_t streams = sizes.any_rows() || most_rows <= kFewRows ? pool.threads() : 1;
+    const int64_t streams = sizes.any_rows() || most_rows <= kSkinnyRows ? pool.threads() : 1;
     step(tasks, [&](const Split& split, int64_t task, int worker) {
       const int64_t begin = place_in_stream(task, tasks, streams) * width;
       body(split, begin, std::min(width, all - begin), worker);

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "cpu/gemm_groups.h"
+#include "cpu/gemm_groupwise.h"
 #include "cpu/gemm_shape.h"
 #include "cpu/partition.h"
 #include "cpu/workspace.h"

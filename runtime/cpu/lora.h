@@ -3,7 +3,7 @@
 
 #include "cpu/kernels.h"
 #include "cpu/thread_pool.h"
-#include "ops/lora_args.h"
+#include "ops/args/lora.h"
 
 namespace packhorse::cpu {
 

@@ -7,7 +7,7 @@
 
 #include "core/float_convert.h"
 #include "core/format.h"
-#include "cpu/gemm_groups.h"
+#include "cpu/gemm_groupwise.h"
 #include "cpu/profile.h"
 #include "packhorse/error.h"
 
@@ -109,8 +109,8 @@ void embed(const EmbedArgs& args, const Kernels& kernels, ThreadPool& pool) {
       while (*next <= token) ++next;
       task.out = row_at(args.out, token);
       if (args.packed_word.data != nullptr) {
-        read_groups_row(args.packed_word, args.ids[token], args.word_scale, args.out.dtype,
-                        task.out);
+        read_groupwise_row(args.packed_word, args.ids[token], args.word_scale, args.out.dtype,
+                           task.out);
         task.word = task.out;
       } else if (args.word.dtype != args.out.dtype) {
         read_row(args.word, args.ids[token], args.word_scale, task.out);
@@ -130,7 +130,7 @@ void embed(const EmbedArgs& args, const Kernels& kernels, ThreadPool& pool) {
   });
 }
 
-void neighbours(const NeighboursArgs& args, ThreadPool& pool) {
+void unfold(const UnfoldArgs& args, ThreadPool& pool) {
   const int32_t* cu_seqlens = args.batch.cu_seqlens;
   const size_t bytes = static_cast<size_t>(args.x.columns()) * size_of(args.x.dtype);
   for_rows(args.batch.num_tokens, pool, [&](int64_t first, int64_t end) {
@@ -171,10 +171,10 @@ void rotation(const RotationArgs& args, ThreadPool& pool) {
   });
 }
 
-void rotate_heads(const RotateHeadsArgs& args, const Kernels& kernels, ThreadPool& pool) {
+void rope(const RopeArgs& args, const Kernels& kernels, ThreadPool& pool) {
   if (args.head_dim > kMostHeadDim) {
     throw InvalidArgument(
-        concat("rotate_heads: head_dim is ", args.head_dim, ", expected at most ", kMostHeadDim));
+        concat("rope: head_dim is ", args.head_dim, ", expected at most ", kMostHeadDim));
   }
   const auto kernel = kernels.rotate_row[index_of(args.q.dtype)];
   for_rows(args.q.rows(), pool, [&](int64_t first, int64_t end) {
@@ -202,7 +202,7 @@ void rotate_heads(const RotateHeadsArgs& args, const Kernels& kernels, ThreadPoo
   });
 }
 
-void append_kv(const AppendKvArgs& args, const Kernels& kernels, ThreadPool& pool) {
+void append_kv_cache(const AppendKvCacheArgs& args, const Kernels& kernels, ThreadPool& pool) {
   const int dtype = index_of(args.k.dtype);
   const bool float8 = args.pages.keys.dtype == DType::kFloat8;
   const auto cast = kernels.cast[dtype][index_of(args.pages.keys.dtype)];

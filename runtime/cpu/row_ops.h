@@ -5,7 +5,7 @@
 #include "cpu/kernels.h"
 #include "cpu/thread_pool.h"
 #include "ops/args.h"
-#include "ops/row_args.h"
+#include "ops/args/rowwise.h"
 
 namespace packhorse::cpu {
 
@@ -32,10 +32,10 @@ struct RowsEnd {
 };
 
 void embed(const EmbedArgs& args, const Kernels& kernels, ThreadPool& pool);
-void neighbours(const NeighboursArgs& args, ThreadPool& pool);
+void unfold(const UnfoldArgs& args, ThreadPool& pool);
 void rotation(const RotationArgs& args, ThreadPool& pool);
-void rotate_heads(const RotateHeadsArgs& args, const Kernels& kernels, ThreadPool& pool);
-void append_kv(const AppendKvArgs& args, const Kernels& kernels, ThreadPool& pool);
+void rope(const RopeArgs& args, const Kernels& kernels, ThreadPool& pool);
+void append_kv_cache(const AppendKvCacheArgs& args, const Kernels& kernels, ThreadPool& pool);
 void norm(const NormArgs& args, const Kernels& kernels, ThreadPool& pool);
 void pool_sequences(const PoolArgs& args, const Kernels& kernels, ThreadPool& pool);
 void cast(const CastArgs& args, const Kernels& kernels, ThreadPool& pool);

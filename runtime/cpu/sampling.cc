@@ -78,14 +78,14 @@ class Row {
         unbiased_(scratch.unbiased) {}
 
   void run() {
-    if (row_.of_beam) return tell_beam();
+    if (row_.of_beam) return write_beam();
     const bool logprobs = args_.wants_logprobs || args_.num_top > 0;
     const double normalizer = logprobs ? log_sum() : 0;
     if (args_.num_top > 0) {
       for (size_t token = 0; token < logits_.size(); ++token) {
         keys_[token] = logit_key(logits_[token]);
       }
-      tell_top(normalizer);
+      write_top(normalizer);
     }
     add_biases();
     const int32_t token = row_.forced >= 0 ? row_.forced : choose();
@@ -105,12 +105,12 @@ class Row {
     return largest + std::log(sum);
   }
 
-  void tell_beam() {
+  void write_beam() {
     const double normalizer = log_sum();
     for (float& logit : logits_) logit = static_cast<float>(logit - normalizer);
     add_biases();
     fill_keys();
-    tell_top(0);
+    write_top(0);
     args_.tokens[index_] = -1;
     if (args_.wants_logprobs) args_.logprobs[index_] = 0;
   }
@@ -124,7 +124,7 @@ class Row {
   }
 
   // The most likely tokens by keys_.
-  void tell_top(double normalizer) const {
+  void write_top(double normalizer) const {
     if (args_.num_top == 0) return;
     const auto count = std::min<uint64_t>(static_cast<uint64_t>(args_.num_top), logits_.size());
     const Selected top = select(keys_, count, [](int64_t) { return uint64_t{1}; });

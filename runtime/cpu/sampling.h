@@ -2,8 +2,8 @@
 #pragma once
 
 #include "cpu/thread_pool.h"
-#include "ops/sample_args.h"
-#include "ops/step_args.h"
+#include "ops/args/sampling.h"
+#include "ops/args/step.h"
 
 namespace packhorse::cpu {
 

@@ -21,7 +21,7 @@ using Cores = std::vector<int>;
 struct Pools {
   const pid_t process = getpid();
   std::mutex mutex;
-  std::map<Cores, std::weak_ptr<Turn>> turns;
+  std::map<Cores, std::weak_ptr<FairMutex>> turns;
   std::map<std::tuple<Cores, int, bool>, std::weak_ptr<ThreadPool>> pools;
 };
 
@@ -59,8 +59,8 @@ std::shared_ptr<ThreadPool> shared_pool(int threads, bool pinned) {
   std::weak_ptr<ThreadPool>& known = here.pools[{cores, threads, pinned}];
   std::shared_ptr<ThreadPool> pool = known.lock();
   if (pool != nullptr) return pool;
-  std::shared_ptr<Turn> turn = here.turns[cores].lock();
-  if (turn == nullptr) here.turns[cores] = turn = std::make_shared<Turn>();
+  std::shared_ptr<FairMutex> turn = here.turns[cores].lock();
+  if (turn == nullptr) here.turns[cores] = turn = std::make_shared<FairMutex>();
   known = pool = std::make_shared<ThreadPool>(threads, turn, [cores, pinned](int worker) {
     use_one_thread();
     if (pinned) pin_to_core(cores[static_cast<size_t>(worker)]);

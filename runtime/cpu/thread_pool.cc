@@ -28,7 +28,7 @@ constexpr uint64_t kCallerMicroseconds = 100;
 
 }  // namespace
 
-ThreadPool::ThreadPool(int threads, std::shared_ptr<Turn> turn,
+ThreadPool::ThreadPool(int threads, std::shared_ptr<FairMutex> turn,
                        std::function<void(int worker)> on_start)
     : threads_(threads),
       owner_(getpid()),
@@ -83,7 +83,7 @@ void ThreadPool::run(const Loop& loop) {
   }
   int64_t next = 0;
   do {
-    const TurnScope turn(*turn_);
+    const FairLock turn(*turn_);
     loop_ = loop;
     error_ = nullptr;
     next_.store(next, std::memory_order_relaxed);

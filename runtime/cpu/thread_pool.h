@@ -13,8 +13,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "cpu/fair_mutex.h"
 #include "cpu/read_ahead.h"
-#include "cpu/turn.h"
 
 namespace packhorse::cpu {
 
@@ -25,7 +25,8 @@ class ThreadPool {
  public:
   /// `turn` is held by the loop that runs, in this pool or in any other that shares it. Each worker
   /// thread (workers 1 to threads - 1) calls `on_start` first.
-  ThreadPool(int threads, std::shared_ptr<Turn> turn, std::function<void(int worker)> on_start);
+  ThreadPool(int threads, std::shared_ptr<FairMutex> turn,
+             std::function<void(int worker)> on_start);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
@@ -65,7 +66,7 @@ class ThreadPool {
 
   const int threads_;
   const pid_t owner_;
-  const std::shared_ptr<Turn> turn_;
+  const std::shared_ptr<FairMutex> turn_;
   Loop loop_;
   std::exception_ptr error_;
   std::mutex error_mutex_;

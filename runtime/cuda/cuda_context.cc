@@ -1,4 +1,4 @@
-// The CUDA device behind DeviceContext: memory, transfers, recordings and timing on one stream.
+// The CUDA device behind DeviceContext: memory, transfers, graphs and timing on one stream.
 #include "cuda/cuda_context.h"
 
 #include <algorithm>
@@ -7,9 +7,9 @@
 
 #include "cuda/check.h"
 #include "cuda/device.h"
-#include "cuda/exchange.h"
 #include "cuda/graph.h"
-#include "cuda/recording_bounds.h"
+#include "cuda/graph_bounds.h"
+#include "cuda/host_device_ring.h"
 #include "cuda/small_copy.h"
 
 namespace packhorse::cuda {
@@ -97,9 +97,9 @@ std::unique_ptr<UploadBuffer> CudaContext::make_upload_buffer(void* device_to, s
   return std::make_unique<CudaUploadBuffer>(*this, device_to, bytes);
 }
 
-std::unique_ptr<Exchange> CudaContext::make_exchange(void* inputs, size_t input_bytes,
-                                                     const void* results, size_t result_bytes) {
-  return cuda::make_exchange(device_, stream_, inputs, input_bytes, results, result_bytes);
+std::unique_ptr<HostDeviceRing> CudaContext::make_ring(void* inputs, size_t input_bytes,
+                                                       const void* results, size_t result_bytes) {
+  return cuda::make_ring(device_, stream_, inputs, input_bytes, results, result_bytes);
 }
 
 void CudaContext::synchronize() {
@@ -109,14 +109,13 @@ void CudaContext::synchronize() {
   CUDA_CHECK(error);
 }
 
-std::vector<RecordingBounds> CudaContext::recording_bounds(int64_t max_tokens,
-                                                           int64_t max_seqlen) const {
-  return cuda::recording_bounds(max_tokens, max_seqlen, check_device(device_));
+std::vector<GraphBounds> CudaContext::graph_bounds(int64_t max_tokens, int64_t max_seqlen) const {
+  return cuda::graph_bounds(max_tokens, max_seqlen, check_device(device_));
 }
 
-std::unique_ptr<Recording> CudaContext::record(const std::function<void()>& work) {
+std::unique_ptr<DeviceGraph> CudaContext::record(const std::function<void()>& work) {
   const DeviceGuard guard(device_);
-  return record_graph(stream_, work);
+  return capture_graph(stream_, work);
 }
 
 double CudaContext::elapsed_ms(const std::function<void()>& work) {

@@ -25,16 +25,15 @@ class CudaContext final : public DeviceContext {
   size_t free_bytes() const override;
   void drop_downloads() noexcept override { downloads_.drop(stream_); }
   std::unique_ptr<UploadBuffer> make_upload_buffer(void* device_to, size_t bytes) override;
-  std::unique_ptr<Exchange> make_exchange(void* inputs, size_t input_bytes, const void* results,
-                                          size_t result_bytes) override;
+  std::unique_ptr<HostDeviceRing> make_ring(void* inputs, size_t input_bytes, const void* results,
+                                            size_t result_bytes) override;
   bool asynchronous() const override { return true; }
   void synchronize() override;
   // Measured on an H200: 600 trillion operations a second and 4.1 TB read. Others have a similar
   // balance.
   int64_t balanced_rows() const override { return 160; }
-  std::vector<RecordingBounds> recording_bounds(int64_t max_tokens,
-                                                int64_t max_seqlen) const override;
-  std::unique_ptr<Recording> record(const std::function<void()>& work) override;
+  std::vector<GraphBounds> graph_bounds(int64_t max_tokens, int64_t max_seqlen) const override;
+  std::unique_ptr<DeviceGraph> record(const std::function<void()>& work) override;
   double elapsed_ms(const std::function<void()>& work) override;
   DeviceIo* io() override { return &io_; }
 

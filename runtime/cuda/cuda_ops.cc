@@ -5,20 +5,20 @@
 #include <memory>
 #include <utility>
 
-#include "cuda/attention/attention_choice.h"
-#include "cuda/attention/attention_pages.h"
-#include "cuda/attention/attention_sm80.h"
+#include "cuda/attention/choice.h"
+#include "cuda/attention/paged/paged.h"
+#include "cuda/attention/portable/sm80.h"
 #include "cuda/check.h"
 #include "cuda/cuda_backend.h"
 #include "cuda/cuda_packer.h"
 #include "cuda/device.h"
-#include "cuda/rows/append_kv.h"
-#include "cuda/rows/cast.h"
-#include "cuda/rows/embedding.h"
-#include "cuda/rows/gate.h"
-#include "cuda/rows/neighbours.h"
-#include "cuda/rows/norm_float8.h"
-#include "cuda/rows/pool.h"
+#include "cuda/rowwise/append_kv_cache.h"
+#include "cuda/rowwise/cast.h"
+#include "cuda/rowwise/embedding.h"
+#include "cuda/rowwise/gate.h"
+#include "cuda/rowwise/norm_float8.h"
+#include "cuda/rowwise/pool.h"
+#include "cuda/rowwise/unfold.h"
 #include "cuda/sampling/begin_step.h"
 #include "cuda/sampling/sampling.h"
 
@@ -80,12 +80,12 @@ void CudaOps::do_activate(const ActivateArgs& args) {
   launch_activate(args, stream_);
 }
 
-void CudaOps::do_neighbours(const NeighboursArgs& args) {
-  check_compute("neighbours", args.x.dtype);
-  check_vectors("neighbours", "x", args.x);
-  check_vectors("neighbours", "out", args.out);
+void CudaOps::do_unfold(const UnfoldArgs& args) {
+  check_compute("unfold", args.x.dtype);
+  check_vectors("unfold", "x", args.x);
+  check_vectors("unfold", "out", args.out);
   const DeviceGuard guard(device_);
-  launch_neighbours(args, stream_);
+  launch_unfold(args, stream_);
 }
 
 void CudaOps::do_norm(const NormArgs& args) {

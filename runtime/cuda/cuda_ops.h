@@ -15,7 +15,7 @@
 #include "cuda/device_memory.h"
 #include "cuda/gemm/gemm.h"
 #include "cuda/params.h"
-#include "cuda/rows/lora.h"
+#include "cuda/rowwise/lora.h"
 #include "ops/ops.h"
 #include "packhorse/attention_algorithm.h"
 
@@ -46,25 +46,24 @@ class CudaOps final : public Ops {
   size_t sample_workspace(const SampleArgs& args) const override {
     return static_cast<size_t>(args.num_biases + 1) * sizeof(float);
   }
-  size_t convolve_heads_workspace(const ConvolveHeadsArgs& args) const override;
-  size_t mixture_workspace(const MixtureArgs& args) const override;
+  size_t cca_workspace(const CcaArgs& args) const override;
+  size_t moe_workspace(const MoeArgs& args) const override;
 
  private:
   void do_embed(const EmbedArgs& args) override;
   void do_linear(const LinearArgs& args) override;
-  void do_project_heads(const LinearArgs& args, const RotateHeadsArgs& heads) override;
-  void do_project_heads(const LinearArgs& args, const RotateHeadsArgs& heads,
-                        const LoraArgs& lora) override;
+  void do_qkv_rope(const LinearArgs& args, const RopeArgs& heads) override;
+  void do_qkv_rope(const LinearArgs& args, const RopeArgs& heads, const LoraArgs& lora) override;
   void do_add_lora(const LoraArgs& args) override;
   void do_feed_forward_up(const FeedForwardUpArgs& args) override;
   void do_activate(const ActivateArgs& args) override;
   void do_feed_forward(const FeedForwardArgs& args) override;
-  void do_neighbours(const NeighboursArgs& args) override;
+  void do_unfold(const UnfoldArgs& args) override;
   void do_rotation(const RotationArgs& args) override;
-  void do_rotate_heads(const RotateHeadsArgs& args) override;
-  void do_convolve_heads(const ConvolveHeadsArgs& args) override;
+  void do_rope(const RopeArgs& args) override;
+  void do_cca(const CcaArgs& args) override;
   void do_attention(const AttentionArgs& args) override;
-  void do_append_kv(const AppendKvArgs& args) override;
+  void do_append_kv_cache(const AppendKvCacheArgs& args) override;
   void do_paged_attention(const AttentionArgs& args) override;
   void do_norm(const NormArgs& args) override;
   void do_pool(const PoolArgs& args) override;
@@ -84,12 +83,12 @@ class CudaOps final : public Ops {
   void do_sample(const SampleArgs& args) override;
   void do_count_tokens(const CountTokensArgs& args) override;
   void do_begin_step(const BeginStepArgs& args) override;
-  void do_mixture(const MixtureArgs& args) override;
+  void do_moe(const MoeArgs& args) override;
   void do_add_scaled(const AddScaledArgs& args) override;
 
   void gemm(const GemmParams& params);
   // Whether the GEMM that computes heads can rotate them.
-  bool rotates_in_gemm(const LinearArgs& args, const RotateHeadsArgs& heads) const;
+  bool rotates_in_gemm(const LinearArgs& args, const RopeArgs& heads) const;
   void feed_forward_float8(const FeedForwardArgs& args);
   // The bytes of a feed-forward block's workspace that hold what lies between its two layers.
   size_t inner_bytes(const FeedForwardArgs& args) const;

@@ -1,14 +1,14 @@
 // The operators of attention.
 #include "core/format.h"
-#include "cuda/attention/attention_choice.h"
-#include "cuda/attention/attention_disentangled.h"
-#include "cuda/attention/attention_pages.h"
-#include "cuda/attention/attention_sm80.h"
-#include "cuda/attention/attention_warps.h"
+#include "cuda/attention/choice.h"
+#include "cuda/attention/disentangled/disentangled.h"
+#include "cuda/attention/paged/paged.h"
+#include "cuda/attention/portable/sm80.h"
+#include "cuda/attention/short/warps.h"
 #include "cuda/cuda_ops.h"
 #include "cuda/device.h"
-#include "cuda/rows/append_kv.h"
-#include "cuda/rows/rotate.h"
+#include "cuda/rowwise/append_kv_cache.h"
+#include "cuda/rowwise/rope.h"
 #include "packhorse/error.h"
 
 namespace packhorse::cuda {
@@ -49,12 +49,12 @@ void CudaOps::do_rotation(const RotationArgs& args) {
   launch_rotation(args, stream_);
 }
 
-void CudaOps::do_rotate_heads(const RotateHeadsArgs& args) {
+void CudaOps::do_rope(const RopeArgs& args) {
   if (args.head_dim > 256) {
-    throw InvalidArgument(concat("rotate_heads: head_dim ", args.head_dim, " is over 256"));
+    throw InvalidArgument(concat("rope: head_dim ", args.head_dim, " is over 256"));
   }
   const DeviceGuard guard(device_);
-  launch_rotate_heads(args, stream_);
+  launch_rope(args, stream_);
 }
 
 void CudaOps::do_attention(const AttentionArgs& args) {
@@ -85,10 +85,10 @@ void CudaOps::do_attention(const AttentionArgs& args) {
   launch_attention_sm80(params, stream_, portable_limits(algorithm));
 }
 
-void CudaOps::do_append_kv(const AppendKvArgs& args) {
-  check_append_kv(args);
+void CudaOps::do_append_kv_cache(const AppendKvCacheArgs& args) {
+  check_append_kv_cache(args);
   const DeviceGuard guard(device_);
-  launch_append_kv(args, stream_);
+  launch_append_kv_cache(args, stream_);
 }
 
 void CudaOps::do_paged_attention(const AttentionArgs& args) {
@@ -98,7 +98,7 @@ void CudaOps::do_paged_attention(const AttentionArgs& args) {
   params.workspace_bytes = args.workspace == nullptr ? 0 : paged_attention_workspace(args);
   params.counters = static_cast<unsigned*>(page_counters_.data());
   const DeviceGuard guard(device_);
-  if (args.k && !appends_to_pages(params)) launch_append_kv(appended(args), stream_);
+  if (args.k && !appends_to_pages(params)) launch_append_kv_cache(appended(args), stream_);
   launch_attention_pages(params, stream_);
 }
 

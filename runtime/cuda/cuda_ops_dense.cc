@@ -6,13 +6,13 @@
 #include "cuda/cuda_ops.h"
 #include "cuda/device.h"
 #include "cuda/gemm/gemm.h"
-#include "cuda/gemm/gemm_clusters.h"
-#include "cuda/gemm/gemm_few.h"
-#include "cuda/gemm/gemm_groups.h"
-#include "cuda/rows/gate.h"
-#include "cuda/rows/lora.h"
-#include "cuda/rows/order_columns.h"
-#include "cuda/rows/sparse_pool.h"
+#include "cuda/gemm/skinny/skinny.h"
+#include "cuda/gemm/splitk/splitk_cluster.h"
+#include "cuda/gemm/w4a16/w4a16.h"
+#include "cuda/rowwise/gate.h"
+#include "cuda/rowwise/lora.h"
+#include "cuda/rowwise/order_columns.h"
+#include "cuda/rowwise/sparse_pool.h"
 #include "packhorse/error.h"
 
 namespace packhorse::cuda {
@@ -65,18 +65,18 @@ void CudaOps::do_linear(const LinearArgs& args) {
   if (args.norm) norm_in_place(args.out, args.norm, args.quantized, args.row_count);
 }
 
-bool CudaOps::rotates_in_gemm(const LinearArgs& args, const RotateHeadsArgs& heads) const {
+bool CudaOps::rotates_in_gemm(const LinearArgs& args, const RopeArgs& heads) const {
   return gemm_kernels_ == GemmKernels::kSm90 && args.weight.dtype != DType::kInt8 &&
          !heads.q_norm && !heads.k_norm;
 }
 
-void CudaOps::do_project_heads(const LinearArgs& args, const RotateHeadsArgs& heads) {
+void CudaOps::do_qkv_rope(const LinearArgs& args, const RopeArgs& heads) {
   if (!rotates_in_gemm(args, heads)) {
     do_linear(args);
-    return do_rotate_heads(heads);
+    return do_rope(heads);
   }
   const DeviceGuard guard(device_);
-  GemmParams params = params_of("project_heads", in_order("project_heads", args), sm_count_);
+  GemmParams params = params_of("qkv_rope", in_order("qkv_rope", args), sm_count_);
   params.rotation.positions = static_cast<const float*>(heads.rotation.data);
   params.rotation.frequencies = heads.frequencies;
   params.rotation.dims = heads.dims;
@@ -85,15 +85,14 @@ void CudaOps::do_project_heads(const LinearArgs& args, const RotateHeadsArgs& he
   gemm(params);
 }
 
-void CudaOps::do_project_heads(const LinearArgs& args, const RotateHeadsArgs& heads,
-                               const LoraArgs& lora) {
+void CudaOps::do_qkv_rope(const LinearArgs& args, const RopeArgs& heads, const LoraArgs& lora) {
   if (!rotates_in_gemm(args, heads)) {
     do_linear(args);
     do_add_lora(lora);
-    return do_rotate_heads(heads);
+    return do_rope(heads);
   }
   // The product is rotated before it is rounded, and so is what is added to it.
-  do_project_heads(args, heads);
+  do_qkv_rope(args, heads);
   LoraRotation rotation;
   rotation.positions = static_cast<const float*>(heads.rotation.data);
   rotation.stride = heads.rotation.row_stride;
@@ -101,7 +100,7 @@ void CudaOps::do_project_heads(const LinearArgs& args, const RotateHeadsArgs& he
   rotation.dims = heads.dims;
   rotation.head_dim = heads.head_dim;
   rotation.columns = (heads.num_heads + heads.num_kv_heads) * heads.head_dim;
-  add_lora("project_heads", lora, rotation);
+  add_lora("qkv_rope", lora, rotation);
 }
 
 void CudaOps::do_add_lora(const LoraArgs& args) { add_lora("add_lora", args, {}); }
@@ -223,16 +222,17 @@ void CudaOps::gemm(const GemmParams& params) {
   if constexpr (kBuiltForSm90) {
     if (params.float8) return launch_gemm_float8(params, stream_);
     if (params.groups && gemm_kernels_ == GemmKernels::kSm90) {
-      return params.rows <= most_groups_few_rows(params) ? launch_gemm_groups_few(params, stream_)
-                                                         : launch_gemm_groups_many(params, stream_);
+      return params.rows <= most_w4a16_skinny_rows(params)
+                 ? launch_gemm_w4a16_skinny(params, stream_)
+                 : launch_gemm_w4a16_many(params, stream_);
     }
     if (gemm_kernels_ == GemmKernels::kSm90) {
-      if (is_few(params)) return launch_gemm_few(params, stream_);
-      return is_clustered(params) ? launch_gemm_clusters(params, stream_)
+      if (is_skinny(params)) return launch_gemm_skinny(params, stream_);
+      return is_clustered(params) ? launch_gemm_splitk_cluster(params, stream_)
                                   : launch_gemm_sm90(params, stream_);
     }
   }
-  params.groups ? launch_gemm_groups_portable(params, stream_) : launch_gemm_sm80(params, stream_);
+  params.groups ? launch_gemm_w4a16_portable(params, stream_) : launch_gemm_sm80(params, stream_);
 }
 
 TensorView CudaOps::in_order(const char* op, const TensorView& x, const LinearWeight& weight,

@@ -5,8 +5,8 @@
 #include "core/format.h"
 #include "cuda/cuda_ops.h"
 #include "cuda/device.h"
-#include "cuda/gemm/gemm_int8.h"
-#include "cuda/rows/quantize_rows.h"
+#include "cuda/gemm/int8/int8.h"
+#include "cuda/rowwise/quantize_rows.h"
 #include "packhorse/error.h"
 
 namespace packhorse::cuda {

@@ -1,6 +1,6 @@
 // Packs weights into the layout that the GEMMs of the CUDA backend read: [out_features,
 // in_features], contiguous, 16-bit; or in e4m3, followed by the scales of the rows; or in int8
-// (Int8Layout); or quantised in groups, as groups_layout.h says.
+// (Int8Layout); or quantised in groups, as w4a16_layout.h says.
 #pragma once
 
 #include <algorithm>
@@ -13,9 +13,9 @@
 #include "core/int8.h"
 #include "cuda/cuda_context.h"
 #include "cuda/gemm/gemm.h"
-#include "cuda/gemm/gemm_int8.h"
-#include "cuda/gemm/groups_layout.h"
-#include "cuda/rows/cast.h"
+#include "cuda/gemm/int8/int8.h"
+#include "cuda/gemm/w4a16/layout.h"
+#include "cuda/rowwise/cast.h"
 #include "ops/linear_packer.h"
 #include "packhorse/error.h"
 
@@ -59,7 +59,7 @@ class CudaLinearPacker final : public LinearPacker {
       }
       return Int8Layout(in_features, out_features).bytes;
     }
-    if (format.groups) return groups_layout(out_features, in_features, format.groups).bytes();
+    if (format.groups) return w4a16_layout(out_features, in_features, format.groups).bytes();
     if (format.weight == DType::kFloat8) {
       return float8_scales_offset(in_features, out_features) +
              static_cast<size_t>(out_features) * sizeof(float);
@@ -104,7 +104,7 @@ class CudaLinearPacker final : public LinearPacker {
                    const LinearFormat& format, void* packed) override {
     const WeightGroups& groups = format.groups;
     check_groups_range(weight, out_features * groups.count(in_features), groups);
-    const GroupsLayout layout = groups_layout(out_features, in_features, groups);
+    const W4a16Layout layout = w4a16_layout(out_features, in_features, groups);
     const size_t strip_bytes = layout.bytes() / static_cast<size_t>(layout.strips);
     // A part of the weight at a time, so that it is not held twice.
     const auto strips = static_cast<int32_t>(std::max<size_t>(1, (size_t{8} << 20) / strip_bytes));

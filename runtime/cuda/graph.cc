@@ -6,9 +6,9 @@
 namespace packhorse::cuda {
 namespace {
 
-class Graph final : public Recording {
+class CudaGraph final : public DeviceGraph {
  public:
-  Graph(cudaGraph_t graph, cudaStream_t stream)
+  CudaGraph(cudaGraph_t graph, cudaStream_t stream)
       : executable_(instantiate(graph), cudaGraphExecDestroy), stream_(stream) {
     // Without this the first launch would upload the graph, and take longer.
     CUDA_CHECK(cudaGraphUpload(executable_.get(), stream));
@@ -29,7 +29,7 @@ class Graph final : public Recording {
 
 }  // namespace
 
-std::unique_ptr<Recording> record_graph(cudaStream_t stream, const std::function<void()>& work) {
+std::unique_ptr<DeviceGraph> capture_graph(cudaStream_t stream, const std::function<void()>& work) {
   cudaGraph_t captured = nullptr;
   // The mode is thread-local, so that other threads may do meanwhile what a capture does not allow,
   // such as load a model for another session.
@@ -43,7 +43,7 @@ std::unique_ptr<Recording> record_graph(cudaStream_t stream, const std::function
   }
   CUDA_CHECK(cudaStreamEndCapture(stream, &captured));
   const std::unique_ptr<CUgraph_st, cudaError_t (*)(cudaGraph_t)> graph(captured, cudaGraphDestroy);
-  return std::make_unique<Graph>(graph.get(), stream);
+  return std::make_unique<CudaGraph>(graph.get(), stream);
 }
 
 }  // namespace packhorse::cuda

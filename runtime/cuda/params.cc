@@ -81,7 +81,7 @@ GemmParams gemm_params(const char* op, const TensorView& x, const LinearWeight& 
   GemmParams params = dense_params(op, x, weight, activation, residual, out, row_count, sm_count);
   params.dtype = x.dtype;
   params.groups = weight.groups;
-  if (weight.few_rows && !weight.groups) params.parts = sum_parts(params.n, params.k, sm_count);
+  if (weight.skinny && !weight.groups) params.parts = split_k(params.n, params.k, sm_count);
   return params;
 }
 
@@ -142,15 +142,15 @@ AttentionParams attention_params(const AttentionArgs& args, int sm_count) {
   return params;
 }
 
-void check_append_kv(const AppendKvArgs& args) {
-  const char* op = "append_kv";
+void check_append_kv_cache(const AppendKvCacheArgs& args) {
+  const char* op = "append_kv_cache";
   check_compute(op, args.k.dtype);
   check_vectors(op, "k", args.k);
   check_vectors(op, "v", args.v);
   check_pages(op, "keys", args.pages.keys);
   check_pages(op, "values", args.pages.values);
   if (args.pages.keys.dtype != args.k.dtype && args.pages.keys.dtype != DType::kFloat8) {
-    throw InvalidArgument(concat("append_kv: pages are ", name_of(args.pages.keys.dtype),
+    throw InvalidArgument(concat("append_kv_cache: pages are ", name_of(args.pages.keys.dtype),
                                  ", keys are ", name_of(args.k.dtype)));
   }
 }
@@ -171,7 +171,7 @@ PagedAttentionParams paged_attention_params(const AttentionArgs& args, int sm_co
                                  ", queries are ", name_of(args.q.dtype)));
   }
   PagedAttentionParams params;
-  if (args.k) check_append_kv(appended(args));
+  if (args.k) check_append_kv_cache(appended(args));
   if (args.k && !float8) {
     params.new_keys = args.k.data;
     params.new_values = args.v.data;

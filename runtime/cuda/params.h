@@ -7,9 +7,9 @@
 #include <cstdint>
 
 #include "cuda/attention/attention.h"
-#include "cuda/attention/attention_pages.h"
+#include "cuda/attention/paged/paged.h"
 #include "cuda/gemm/gemm.h"
-#include "cuda/rows/norm.h"
+#include "cuda/rowwise/norm.h"
 #include "ops/args.h"
 
 namespace packhorse::cuda {
@@ -36,7 +36,7 @@ GemmParams float8_params(const char* op, const TensorView& x, const Float8Scales
 /// The workspace is left null.
 AttentionParams attention_params(const AttentionArgs& args, int sm_count);
 /// Throws InvalidArgument where the device cannot append these.
-void check_append_kv(const AppendKvArgs& args);
+void check_append_kv_cache(const AppendKvCacheArgs& args);
 /// Without a workspace.
 PagedAttentionParams paged_attention_params(const AttentionArgs& args, int sm_count);
 NormParams norm_params(const NormArgs& args);

@@ -40,8 +40,8 @@ CUtensorMap tensor_map(const void* data, DType dtype, const cuuint64_t (&extents
 /// count the `parts` of a sum over k and, in a part, blocks of 64 elements, so that one copy brings
 /// several blocks of several parts. A box is so many rows, blocks of a part, and parts; blocks past
 /// the end of a part are zeros.
-inline CUtensorMap parts_tensor_map(const void* data, DType dtype, int32_t rows, int32_t k,
-                                    int64_t stride, int32_t parts, const int32_t (&box)[3]) {
+inline CUtensorMap split_k_tensor_map(const void* data, DType dtype, int32_t rows, int32_t k,
+                                      int64_t stride, int32_t parts, const int32_t (&box)[3]) {
   const auto blocks = static_cast<cuuint64_t>(k / 64 / parts);  // of a part
   return tensor_map<4>(data, dtype,
                        {64, static_cast<cuuint64_t>(rows), blocks, static_cast<cuuint64_t>(parts)},

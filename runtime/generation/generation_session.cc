@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "generation/adapter_names.h"
-#include "generation/engine.h"
+#include "generation/engine/adapter_names.h"
+#include "generation/engine/engine.h"
 
 namespace packhorse {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "generation/step_runner.h"
+#include "generation/runner/step_runner.h"
 
 namespace packhorse {
 

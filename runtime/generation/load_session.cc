@@ -1,7 +1,7 @@
 // How sessions of generation are loaded and planned.
 #include "core/format.h"
 #include "generation/generation_session.h"
-#include "generation/model_runner.h"
+#include "generation/runner/model_runner.h"
 #include "session/converted_folder.h"
 
 namespace packhorse {

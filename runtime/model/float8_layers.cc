@@ -54,7 +54,7 @@ Float8Layers::Float8Layers(const Spec& spec, const LayerPacker& packer)
   if (packer.precision().layers.weight != DType::kFloat8) return;
   const Ops& ops = *packer.backend().ops;
   const StackSpec& stack = spec.stack;
-  if (stack.attention.compression || stack.feed_forward.mixture) {
+  if (stack.attention.compression || stack.feed_forward.moe) {
     throw RuntimeError(
         concat("dtype float8: models with ",
                stack.attention.compression ? "compressed attention" : "mixtures of experts",

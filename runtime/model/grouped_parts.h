@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "model/tensor_reader.h"
-#include "ops/weight_groups.h"
+#include "ops/args/weight_groups.h"
 
 namespace packhorse {
 

@@ -5,7 +5,7 @@
 #include <span>
 
 #include "ops/args.h"
-#include "ops/convolve_args.h"
+#include "ops/args/cca.h"
 
 namespace packhorse {
 
@@ -15,7 +15,7 @@ struct Keys {
   TensorView k;  // [Tk, num_kv_heads * head_dim]
   TensorView v;  // [Tk, num_kv_heads * head_dim]
   BatchView batch;
-  KvPages pages = {};
+  PagedKvCache pages = {};
 };
 
 class KeySource {
@@ -40,7 +40,7 @@ class PagedKeys final : public KeySource {
  public:
   /// `layers` holds the cache of each layer of the stack, `latents` that of each with compressed
   /// attention or nothing. Both outlive the object.
-  PagedKeys(std::span<const KvPages> layers, std::span<const LatentPages> latents = {})
+  PagedKeys(std::span<const PagedKvCache> layers, std::span<const LatentPages> latents = {})
       : layers_(layers), latents_(latents) {}
 
   Keys keys(size_t layer, const Keys& own) override {
@@ -51,7 +51,7 @@ class PagedKeys final : public KeySource {
   }
 
  private:
-  std::span<const KvPages> layers_;
+  std::span<const PagedKvCache> layers_;
   std::span<const LatentPages> latents_;
 };
 

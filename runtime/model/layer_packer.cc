@@ -179,7 +179,7 @@ LinearWeight LayerPacker::take_linear(const std::string& name, int64_t out_featu
   result.in_features = in_features;
   result.out_features = out_features;
   result.groups = format.groups;
-  result.few_rows = format.few_rows;
+  result.skinny = format.skinny;
   result.data = packed;
   return result;
 }

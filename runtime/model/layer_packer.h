@@ -133,7 +133,7 @@ class LayerPacker {
   /// A layer that moves groups of columns which lie apart together: out[columns.extent, padded] =
   /// x W^T.
   LinearWeight gathering(const std::string& name, const Spread& columns, int64_t in_features);
-  /// A convolution as a dense layer over neighbouring rows (NeighboursArgs). The source's weight is
+  /// A convolution as a dense layer over neighbouring rows (UnfoldArgs). The source's weight is
   /// [E, E, width] and is transposed to [E, width * E].
   LinearWeight convolution(const std::string& name, int64_t hidden_size, int64_t width);
 

@@ -7,7 +7,7 @@
 #include "model/json_fields.h"
 #include "model/spec_heads.h"
 #include "model/spec_quantized.h"
-#include "ops/convolve_args.h"
+#include "ops/args/cca.h"
 #include "packhorse/error.h"
 
 namespace packhorse {
@@ -221,8 +221,8 @@ CompressionSpec parse_compression(Fields& fields, const AttentionSpec& attention
     if (!fields.has(other)) continue;
     throw InvalidArgument(concat("spec: 'attention.", other, "' beside compressed attention"));
   }
-  return {fields.integer("depthwise_width", 1, kMostConvolved),
-          fields.integer("grouped_width", 1, kMostConvolved)};
+  return {fields.integer("depthwise_width", 1, kMostCca),
+          fields.integer("grouped_width", 1, kMostCca)};
 }
 
 void parse_attention(Fields fields, StackSpec& stack) {
@@ -254,18 +254,18 @@ void parse_attention(Fields fields, StackSpec& stack) {
 }
 
 void parse_feed_forward(Fields fields, StackSpec& stack) {
-  enum class Kind : uint8_t { kPlain, kGated, kMixture };
+  enum class Kind : uint8_t { kPlain, kGated, kMoe };
   FeedForwardSpec& feed_forward = stack.feed_forward;
   const Kind kind = fields.choice<Kind>(
-      "kind", {{"plain", Kind::kPlain}, {"gated", Kind::kGated}, {"mixture", Kind::kMixture}});
+      "kind", {{"plain", Kind::kPlain}, {"gated", Kind::kGated}, {"mixture", Kind::kMoe}});
   feed_forward.gated = kind != Kind::kPlain;
   feed_forward.activation = parse_activation(fields);
-  if (kind == Kind::kMixture) {
-    feed_forward.mixture = MixtureSpec{fields.integer("experts", 1, kMostExperts),
-                                       fields.integer("router_size", 1, kMaxHidden)};
-    const int64_t together = feed_forward.mixture->num_experts * stack.num_layers;
+  if (kind == Kind::kMoe) {
+    feed_forward.moe = MoeSpec{fields.integer("experts", 1, kMostExperts),
+                               fields.integer("router_size", 1, kMaxHidden)};
+    const int64_t together = feed_forward.moe->num_experts * stack.num_layers;
     if (together > kMostExpertsTogether) {
-      throw InvalidArgument(concat("spec: 'ffn.experts' is ", feed_forward.mixture->num_experts,
+      throw InvalidArgument(concat("spec: 'ffn.experts' is ", feed_forward.moe->num_experts,
                                    " in each of ", stack.num_layers, " layers, expected at most ",
                                    kMostExpertsTogether, " together"));
     }

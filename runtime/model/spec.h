@@ -123,7 +123,7 @@ struct ScoreTermSpec {
   int64_t num_relative() const { return 2 * (num_buckets > 0 ? num_buckets : max_distance); }
 };
 
-/// Compressed convolutional attention (ConvolveHeadsArgs): the widths of its convolutions.
+/// Compressed convolutional attention (CcaArgs): the widths of its convolutions.
 struct CompressionSpec {
   int64_t depthwise_width = 0;
   int64_t grouped_width = 0;
@@ -155,10 +155,10 @@ struct AttentionSpec {
   }
 };
 
-/// A mixture of gated feed-forward blocks (MixtureArgs), one of which a router chooses for each
+/// A mixture of gated feed-forward blocks (MoeArgs), one of which a router chooses for each
 /// token, or none. The router computes a state of the token in each layer, of that of the layer
 /// before and the input of the block.
-struct MixtureSpec {
+struct MoeSpec {
   int64_t num_experts = 0;
   int64_t router_size = 0;  // columns of the state
 
@@ -167,7 +167,7 @@ struct MixtureSpec {
 };
 
 struct FeedForwardSpec {
-  std::optional<MixtureSpec> mixture;
+  std::optional<MoeSpec> moe;
   bool gated = false;
   int64_t size = 0;  // intermediate size
   Activation activation = Activation::kGelu;

@@ -1,6 +1,6 @@
 #include "model/stack.h"
 
-#include "model/mixture.h"
+#include "model/moe.h"
 #include "model/stack_args.h"
 
 namespace packhorse {
@@ -34,10 +34,10 @@ void Stack::run(const TokenBatch& tokens, KeySource& keys, void (*before_layer)(
     ops_.add_scaled(args);
   }
   if (weights_.convolution) {
-    ops_.neighbours({.x = hidden,
-                     .width = static_cast<int32_t>(spec_.convolution.width),
-                     .batch = batch,
-                     .out = buffers_.neighbours.first_rows(batch.num_tokens)});
+    ops_.unfold({.x = hidden,
+                 .width = static_cast<int32_t>(spec_.convolution.width),
+                 .batch = batch,
+                 .out = buffers_.unfolded.first_rows(batch.num_tokens)});
   }
   // In post-norm models the norm at the end of a block makes the input of the next in e4m3, too.
   if (weights_.float8() && !spec_.pre_norm()) quantize({}, batch);
@@ -108,7 +108,7 @@ void Stack::attend(const LayerWeights& layer, size_t index, const BatchView& bat
   if (layer.attention.convolutions) {
     compress_heads(layer, index, batch, keys);
   } else {
-    project_heads(layer, index, args);
+    qkv_rope(layer, index, args);
   }
   const Keys source = keys.keys(index, {args.k, args.v, args.keys, {}});
   args.k = source.k;
@@ -193,8 +193,8 @@ void Stack::add_scaled(const ResidualScales& scales, const BatchView& batch) con
 
 // Computes the heads of queries, keys and values into buffers_.qkv, normalised and rotated if the
 // spec says so.
-void Stack::project_heads(const LayerWeights& layer, size_t index,
-                          const AttentionArgs& attention) const {
+void Stack::qkv_rope(const LayerWeights& layer, size_t index,
+                     const AttentionArgs& attention) const {
   const BatchView& batch = attention.queries;
   LinearArgs projection = projection_of(layer, buffers_, batch.num_tokens);
   projection.x = block_input(layer.attention_norm, batch);
@@ -202,7 +202,7 @@ void Stack::project_heads(const LayerWeights& layer, size_t index,
   if (!rotates(index) && !spec_.attention.qk_norm) {
     return run_linear(LoraTarget::kQkv, index, projection);
   }
-  RotateHeadsArgs args;
+  RopeArgs args;
   args.q = attention.q;
   args.k = attention.k;
   args.num_heads = attention.num_heads;
@@ -213,9 +213,9 @@ void Stack::project_heads(const LayerWeights& layer, size_t index,
   args.k_norm = layer.attention.key_norm;
   set_rotation(args, index, batch);
   args.row_count = batch.counts;
-  if (!adapts(LoraTarget::kQkv)) return ops_.project_heads(projection, args);
-  ops_.project_heads(projection, args,
-                     lora_of(LoraTarget::kQkv, index, projection.x, projection.out, batch.counts));
+  if (!adapts(LoraTarget::kQkv)) return ops_.qkv_rope(projection, args);
+  ops_.qkv_rope(projection, args,
+                lora_of(LoraTarget::kQkv, index, projection.x, projection.out, batch.counts));
 }
 
 bool Stack::rotates(size_t index) const {
@@ -240,11 +240,10 @@ void Stack::compress_heads(const LayerWeights& layer, size_t index, const BatchV
   projection.x = block_input(layer.attention_norm, batch);
   projection.row_count = batch.counts;
   run_linear(LoraTarget::kQkv, index, projection);
-  ConvolveHeadsArgs args =
-      compression_of(spec_.attention, layer, buffers_, batch, weights_.head_dim);
+  CcaArgs args = compression_of(spec_.attention, layer, buffers_, batch, weights_.head_dim);
   set_rotation(args, index, batch);
   args.pages = keys.latents(index);
-  ops_.convolve_heads(args);
+  ops_.cca(args);
 }
 
 TensorView Stack::feed_forward_input(const LayerWeights& layer, const BatchView& batch) const {
@@ -257,9 +256,8 @@ TensorView Stack::feed_forward_input(const LayerWeights& layer, const BatchView&
 
 void Stack::add_feed_forward(const LayerWeights& layer, size_t index, const TensorView& input,
                              const BatchView& batch) const {
-  if (layer.mixture) {
-    run_mixture(*layer.mixture, spec_.feed_forward.activation, buffers_.mixture, input,
-                batch.counts, ops_);
+  if (layer.moe) {
+    run_moe(*layer.moe, spec_.feed_forward.activation, buffers_.moe, input, batch.counts, ops_);
     return add_scaled(layer.feed_forward_scales, batch);
   }
   FeedForwardArgs args = feed_forward_of(spec_, layer, buffers_, batch.num_tokens);

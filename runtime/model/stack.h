@@ -31,7 +31,7 @@ class Stack {
   void set_norm(Args& args, const NormWeight& norm, bool read) const;
   void attend(const LayerWeights& layer, size_t index, const BatchView& batch,
               KeySource& keys) const;
-  void project_heads(const LayerWeights& layer, size_t index, const AttentionArgs& attention) const;
+  void qkv_rope(const LayerWeights& layer, size_t index, const AttentionArgs& attention) const;
   bool rotates(size_t index) const;
   template <class Args>
   void set_rotation(Args& args, size_t index, const BatchView& batch) const;

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "model/head_convolutions.h"
+#include "model/cca.h"
 
 namespace packhorse {
 namespace {
@@ -43,15 +43,13 @@ LinearArgs projection_of(const LayerWeights& layer, const LayerBuffers& buffers,
   return args;
 }
 
-ConvolveHeadsArgs compression_of(const AttentionSpec& spec, const LayerWeights& layer,
-                                 const LayerBuffers& buffers, const BatchView& batch,
-                                 int64_t head_dim) {
-  ConvolveHeadsArgs args =
-      convolve_heads_of(spec, *layer.attention.convolutions, layer.attention.qkv, head_dim);
+CcaArgs compression_of(const AttentionSpec& spec, const LayerWeights& layer,
+                       const LayerBuffers& buffers, const BatchView& batch, int64_t head_dim) {
+  CcaArgs args = cca_of(spec, *layer.attention.convolutions, layer.attention.qkv, head_dim);
   args.latents = buffers.latents.first_rows(batch.num_tokens);
   args.batch = batch;
   args.out = buffers.qkv.first_rows(batch.num_tokens);
-  args.workspace = buffers.convolution_of_heads_workspace;
+  args.workspace = buffers.cca_workspace_bytes;
   return args;
 }
 
@@ -117,7 +115,7 @@ LinearArgs down_of(const FeedForwardArgs& block, const AdaptedBuffers& buffers) 
 
 LinearArgs convolution_of(const StackWeights& weights, const LayerBuffers& buffers, int64_t rows) {
   LinearArgs args;
-  args.x = buffers.neighbours.first_rows(rows);
+  args.x = buffers.unfolded.first_rows(rows);
   args.weight = *weights.convolution;
   args.residual = buffers.hidden.first_rows(rows);
   args.out = args.residual;

@@ -10,16 +10,15 @@
 #include "model/stack_buffers.h"
 #include "model/stack_weights.h"
 #include "ops/args.h"
-#include "ops/convolve_args.h"
+#include "ops/args/cca.h"
 
 namespace packhorse {
 
 /// Where norms put the first `rows` rows for layers that are kFloat8.
 Float8Rows quantized_of(const LayerBuffers& buffers, int64_t rows);
 LinearArgs projection_of(const LayerWeights& layer, const LayerBuffers& buffers, int64_t rows);
-ConvolveHeadsArgs compression_of(const AttentionSpec& spec, const LayerWeights& layer,
-                                 const LayerBuffers& buffers, const BatchView& batch,
-                                 int64_t head_dim);
+CcaArgs compression_of(const AttentionSpec& spec, const LayerWeights& layer,
+                       const LayerBuffers& buffers, const BatchView& batch, int64_t head_dim);
 LinearArgs output_of(const StackSpec& spec, const LayerWeights& layer, const LayerBuffers& buffers,
                      int64_t rows);
 FeedForwardArgs feed_forward_of(const StackSpec& spec, const LayerWeights& layer,

@@ -43,14 +43,13 @@ LayerBuffers take_layer_buffers(const Spec& spec, const StackWeights& weights,
     buffers.adapted.workspace = arena.take_array<float>(
         "adapted_ranks", static_cast<size_t>(tokens * kMostParts * adapters.max_rank));
   }
-  if (!weights.layers.empty() && weights.layers.front().mixture) {
-    take_mixture_state(*weights.layers.front().mixture, tokens, dtype, arena, buffers.mixture);
+  if (!weights.layers.empty() && weights.layers.front().moe) {
+    take_moe_state(*weights.layers.front().moe, tokens, dtype, arena, buffers.moe);
   }
   if (attention.rope) buffers.rotation = take_rotation("rotation");
   if (attention.has_local_theta()) buffers.local_rotation = take_rotation("local_rotation");
   if (weights.convolution) {
-    buffers.neighbours =
-        arena.take_matrix("neighbours", tokens, weights.convolution->in_features, dtype);
+    buffers.unfolded = arena.take_matrix("unfold", tokens, weights.convolution->in_features, dtype);
     buffers.convolution_workspace = arena.take(
         "convolution_workspace", ops.linear_workspace(convolution_of(weights, buffers, tokens)));
   }
@@ -79,10 +78,10 @@ void take_block_buffers(const Spec& spec, const StackWeights& weights, const Cap
     batch.num_sequences = capacity.max_sequences;
     batch.max_seqlen = std::min(tokens, spec.max_seqlen);
     if (layer.attention.convolutions) {
-      buffers.convolution_of_heads_workspace =
-          arena.take("convolution_of_heads_workspace",
-                     ops.convolve_heads_workspace(compression_of(
-                         spec.stack.attention, layer, buffers, batch, weights.head_dim)));
+      buffers.cca_workspace_bytes =
+          arena.take("cca_workspace_bytes",
+                     ops.cca_workspace(compression_of(spec.stack.attention, layer, buffers, batch,
+                                                      weights.head_dim)));
     }
     AttentionArgs attention = attention_of(spec.stack.attention, weights, buffers, batch);
     size_t attention_bytes = ops.attention_workspace(attention);
@@ -100,9 +99,9 @@ void take_block_buffers(const Spec& spec, const StackWeights& weights, const Cap
                           ops.linear_workspace(output_of(spec.stack, one, buffers, tokens)));
         }));
   }
-  if (layer.mixture) {
-    const Arena::Scope mixture_block(arena);
-    take_mixture_buffers(*layer.mixture, tokens, dtype, ops, arena, buffers.mixture);
+  if (layer.moe) {
+    const Arena::Scope moe_block(arena);
+    take_moe_buffers(*layer.moe, tokens, dtype, ops, arena, buffers.moe);
     return;
   }
   const auto block_of = [&](const LayerWeights& one) {

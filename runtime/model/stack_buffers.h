@@ -3,7 +3,7 @@
 
 #include "core/arena.h"
 #include "model/batch.h"
-#include "model/mixture.h"
+#include "model/moe.h"
 #include "model/spec.h"
 #include "model/stack_weights.h"
 #include "ops/ops.h"
@@ -27,16 +27,16 @@ struct LayerBuffers {
   TensorView rotation;        // [T, Ops::rotation_columns] float32
   TensorView local_rotation;  // the same for layers with a window
   /// [T, width * E], the input of the convolution; kept until the first layer is done.
-  TensorView neighbours;
+  TensorView unfolded;
   void* convolution_workspace = nullptr;
   TensorView qkv;      // [T, (H + 2 Hkv) d], used inside attention blocks
   TensorView latents;  // [T, (H + 2 Hkv) d] of which compressed attention makes `qkv`
-  void* convolution_of_heads_workspace = nullptr;
+  void* cca_workspace_bytes = nullptr;
   TensorView context;  // [T, H d], used inside attention blocks
   void* attention_workspace = nullptr;
   void* linear_workspace = nullptr;        // for the dense layers before and after attention
   void* feed_forward_workspace = nullptr;  // used inside feed-forward blocks
-  MixtureBuffers mixture;                  // instead of it
+  MoeBuffers moe;                          // instead of it
   AdaptedBuffers adapted;
 };
 

@@ -112,7 +112,7 @@ DenseLayout StackLayouts::expert_up(int64_t index, int64_t expert) const {
   const std::string name = block(index, "ffn.experts.");
   Part gate = {concat(name, expert, ".gate"), {spec.size, kGateBlock, 2 * kGateBlock, 0}, false};
   gate.weight = name + "gate_up";
-  gate.slices = spec.mixture->num_experts;
+  gate.slices = spec.moe->num_experts;
   gate.slice_rows = 2 * spec.size;
   gate.first = expert * gate.slice_rows;
   Part up = gate;
@@ -127,7 +127,7 @@ DenseLayout StackLayouts::expert_down(int64_t index, int64_t expert) const {
   const std::string name = block(index, "ffn.experts.");
   Part down = {concat(name, expert, ".down"), whole(spec_.hidden_size), false};
   down.weight = name + "down";
-  down.slices = spec.mixture->num_experts;
+  down.slices = spec.moe->num_experts;
   down.slice_rows = spec_.hidden_size;
   down.first = expert * down.slice_rows;
   return {down.name, {down}, width_, whole(spec.size), padded_inner()};

@@ -92,7 +92,7 @@ class StackBuilder {
     build_projections(weights, index);
     build_relative_positions(weights, name);
     if (attention_.compression) {
-      weights.convolutions = build_head_convolutions(attention_, layouts_, name, packer_);
+      weights.convolutions = build_cca(attention_, layouts_, name, packer_);
     }
     layer.attention_scales = build_scales(name);
     if (!spec_.stack.pre_norm() || spec_.stack.first_attention_norm || index > 0) {
@@ -153,8 +153,8 @@ class StackBuilder {
   void build_feed_forward(LayerWeights& layer, int64_t index) {
     const std::string name = concat("layers.", index, ".ffn.");
     layer.feed_forward_scales = build_scales(name);
-    if (spec_.stack.feed_forward.mixture) {
-      layer.mixture = build_mixture(spec_, index, layouts_, packer_);
+    if (spec_.stack.feed_forward.moe) {
+      layer.moe = build_moe(spec_, index, layouts_, packer_);
     } else {
       build_dense_block(layer.feed_forward, index);
     }

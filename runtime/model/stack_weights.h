@@ -4,9 +4,9 @@
 #include <optional>
 #include <vector>
 
-#include "model/head_convolutions.h"
+#include "model/cca.h"
 #include "model/layer_packer.h"
-#include "model/mixture.h"
+#include "model/moe.h"
 #include "model/spec.h"
 #include "ops/args.h"
 
@@ -15,10 +15,10 @@ namespace packhorse {
 struct AttentionWeights {
   /// Query, key and value in one layer: [(num_heads + 2 num_kv_heads) head_dim, E].
   LinearWeight qkv;
-  LinearWeight output;                           // [E, num_heads * head_dim]
-  NormWeight query_norm;                         // of each head, if the spec has qk_norm
-  NormWeight key_norm;                           // the same
-  std::optional<HeadConvolutions> convolutions;  // of compressed attention
+  LinearWeight output;                     // [E, num_heads * head_dim]
+  NormWeight query_norm;                   // of each head, if the spec has qk_norm
+  NormWeight key_norm;                     // the same
+  std::optional<CcaWeights> convolutions;  // of compressed attention
   TensorView position_keys;  // [num_relative, H d], computed at load for disentangled attention
   TensorView position_queries;
   float context_scale = 0;  // AttentionArgs::out_scale, where `output` is kFloat8
@@ -44,7 +44,7 @@ struct LayerWeights {
   NormWeight feed_forward_output_norm;
   NormWeight attention_norm;  // none in the first layer of some pre-norm models
   FeedForwardWeights feed_forward;
-  std::optional<MixtureWeights> mixture;  // instead of feed_forward
+  std::optional<MoeWeights> moe;  // instead of feed_forward
   NormWeight feed_forward_norm;
   ResidualScales attention_scales;
   ResidualScales feed_forward_scales;

@@ -8,9 +8,9 @@
 #include <cstdint>
 
 #include "ops/activation.h"
-#include "ops/float8_args.h"
-#include "ops/kv_pages.h"
-#include "ops/weight_groups.h"
+#include "ops/args/float8.h"
+#include "ops/args/kv_cache.h"
+#include "ops/args/weight_groups.h"
 #include "packhorse/types.h"
 
 namespace packhorse {
@@ -48,7 +48,7 @@ struct LinearWeight {
   /// [in_features] in the device's memory, each from 0 to in_features - 1. Operators gather the
   /// columns of their input; other layers see the input as it is.
   const int32_t* input_order = nullptr;
-  bool few_rows = false;  // LinearFormat::few_rows
+  bool skinny = false;  // LinearFormat::skinny
 };
 
 /// The parameters of a normalisation: gamma [E], and beta [E] or null. Statistics are computed in
@@ -129,7 +129,7 @@ struct FeedForwardArgs {
 
 /// Row t of `out` is the rows x[t - width / 2] to x[t + width / 2] one after the other, with zeros
 /// for rows outside the sequence. A dense layer over this input computes a convolution.
-struct NeighboursArgs {
+struct UnfoldArgs {
   TensorView x;       // [T, E]
   int32_t width = 0;  // odd
   BatchView batch;
@@ -151,7 +151,7 @@ struct RotationArgs {
 /// is one. Then its columns j and j + dims / 2 are rotated by angle j (RoPE, Su et al., arXiv
 /// 2104.09864, in the half-split form). Where Ops::interleaves_heads() is true, those two columns
 /// are stored as 2 j and 2 j + 1.
-struct RotateHeadsArgs {
+struct RopeArgs {
   TensorView q;  // [T, num_heads * head_dim]; rows may be strided (a slice of fused QKV)
   TensorView k;  // [T, num_kv_heads * head_dim]
   int32_t num_heads = 0;
@@ -216,9 +216,9 @@ struct AttentionArgs {
   AttentionMask mask;
   ScoreTerm term;
   /// Where keys and values lie if they are in a cache. k and v are then those of the queries' own
-  /// tokens, which are appended first (as by AppendKvArgs), or empty, and `keys` is; query i of
-  /// sequence b has the position kv_lens[b] - q_len + i.
-  KvPages pages;
+  /// tokens, which are appended first (as by AppendKvCacheArgs), or empty, and `keys` is; query i
+  /// of sequence b has the position kv_lens[b] - q_len + i.
+  PagedKvCache pages;
   float soft_cap = 0;         // if not 0, a scaled score s becomes soft_cap * tanh(s / soft_cap)
   bool rounded = false;       // whether float32 inputs may be rounded to bfloat16
   float out_scale = 0;        // of `out`, if it is kFloat8; larger numbers are limited
@@ -231,17 +231,17 @@ struct AttentionArgs {
 /// that is not finite has a NaN for its scale). Attention reads
 /// the tokens of this step from the pages, too, so their results do not depend on the step in which
 /// a token came.
-struct AppendKvArgs {
+struct AppendKvCacheArgs {
   TensorView k;  // [T, num_kv_heads * head_dim]; rows may be strided (a slice of fused QKV)
   TensorView v;  // [T, num_kv_heads * head_dim]; rows may be strided
-  KvPages pages;
+  PagedKvCache pages;
   BatchView batch;
   int32_t num_kv_heads = 0;
   int32_t head_dim = 0;  // as stored
 };
 
 /// What attention over pages appends, where it is given k and v.
-inline AppendKvArgs appended(const AttentionArgs& args) {
+inline AppendKvCacheArgs appended(const AttentionArgs& args) {
   return {args.k, args.v, args.pages, args.queries, args.num_kv_heads, args.head_dim};
 }
 

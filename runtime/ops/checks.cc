@@ -105,7 +105,7 @@ void check_batch(const char* op, const char* name, const BatchView& batch, int64
   }
 }
 
-void check_rotated_heads(const char* op, const RotateHeadsArgs& heads, int64_t rows,
+void check_rotated_heads(const char* op, const RopeArgs& heads, int64_t rows,
                          int64_t rotation_columns) {
   check_matrix(op, "q", heads.q, rows, int64_t{heads.num_heads} * heads.head_dim);
   check_matrix(op, "k", heads.k, rows, int64_t{heads.num_kv_heads} * heads.head_dim);

@@ -42,7 +42,7 @@ void check_head_dim(const char* op, int64_t head_dim, int64_t multiple);
 void check_batch(const char* op, const char* name, const BatchView& batch, int64_t rows);
 
 /// Rows of queries, keys or both, and what turns them.
-void check_rotated_heads(const char* op, const RotateHeadsArgs& heads, int64_t rows,
+void check_rotated_heads(const char* op, const RopeArgs& heads, int64_t rows,
                          int64_t rotation_columns);
 
 }  // namespace packhorse

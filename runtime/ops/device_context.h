@@ -1,4 +1,4 @@
-// Everything that a device offers besides operators: memory, transfers, recordings, timing and
+// Everything that a device offers besides operators: memory, transfers, graphs, timing and
 // threads.
 #pragma once
 
@@ -38,23 +38,23 @@ class PACKHORSE_API UploadBuffer {
 };
 
 /// A fixed sequence of operators that a device can run again in one launch (a CUDA graph). Buffers
-/// and sizes are those at the time of recording; the contents of the buffers are read at each
+/// and sizes are those at the time of graph; the contents of the buffers are read at each
 /// launch.
-class PACKHORSE_API Recording {
+class PACKHORSE_API DeviceGraph {
  public:
-  virtual ~Recording() = default;
+  virtual ~DeviceGraph() = default;
   virtual void launch() = 0;
 };
 
 /// Host memory through which a device gets inputs and gives results, round after round: each round
-/// has one of kSlots slots, in turn. A round is `acquire`, `send`, operators or a recording of
+/// has one of kSlots slots, in turn. A round is `acquire`, `send`, operators or a graph of
 /// them, and `fetch`. It is waited for by itself. A round that was not fetched, because something
 /// before has failed, is forgotten: its slot is that of the next one.
-class PACKHORSE_API Exchange {
+class PACKHORSE_API HostDeviceRing {
  public:
   /// Rounds that may be under way at once.
   static constexpr size_t kSlots = 2;
-  virtual ~Exchange() = default;
+  virtual ~HostDeviceRing() = default;
 
   /// Returns where the host writes the inputs of the next round, for which there must be a slot.
   virtual void* acquire() = 0;
@@ -71,14 +71,14 @@ class PACKHORSE_API Exchange {
   virtual void drop() noexcept = 0;
 };
 
-/// The largest batch that one recording serves.
-struct RecordingBounds {
+/// The largest batch that one graph serves.
+struct GraphBounds {
   int64_t num_tokens = 0;
   int64_t max_seqlen = 0;
   int64_t min_seqlen = 0;  // of the shortest sequence that has tokens; 0: any
 };
 
-/// One device. Transfers and recordings of a CUDA device are asynchronous on its stream, as its
+/// One device. Transfers and graphs of a CUDA device are asynchronous on its stream, as its
 /// operators are; those of the CPU are done when they return.
 class PACKHORSE_API DeviceContext {
  public:
@@ -99,8 +99,8 @@ class PACKHORSE_API DeviceContext {
   virtual size_t free_bytes() const = 0;
   virtual std::unique_ptr<UploadBuffer> make_upload_buffer(void* device_to, size_t bytes) = 0;
   /// Of inputs and of results, where they lie on the device, and most bytes of each.
-  virtual std::unique_ptr<Exchange> make_exchange(void* inputs, size_t input_bytes,
-                                                  const void* results, size_t result_bytes) = 0;
+  virtual std::unique_ptr<HostDeviceRing> make_ring(void* inputs, size_t input_bytes,
+                                                    const void* results, size_t result_bytes) = 0;
   /// Whether transfers and operators may return before they are done.
   virtual bool asynchronous() const { return false; }
   /// Waits until all work asked for so far is done. Throws the error of any of that work that
@@ -111,18 +111,18 @@ class PACKHORSE_API DeviceContext {
   /// the device's operations a second over the bytes that it reads in one.
   virtual int64_t balanced_rows() const = 0;
 
-  /// The sizes for which recordings should be made, so that every batch up to `max_tokens` and
-  /// `max_seqlen` finds a recording that suits it, in ascending order of num_tokens, then of
-  /// max_seqlen, then with the largest min_seqlen first. Empty if recordings gain nothing on this
+  /// The sizes for which graphs should be made, so that every batch up to `max_tokens` and
+  /// `max_seqlen` finds a graph that suits it, in ascending order of num_tokens, then of
+  /// max_seqlen, then with the largest min_seqlen first. Empty if graphs gain nothing on this
   /// device.
-  virtual std::vector<RecordingBounds> recording_bounds(int64_t /*max_tokens*/,
-                                                        int64_t /*max_seqlen*/) const {
+  virtual std::vector<GraphBounds> graph_bounds(int64_t /*max_tokens*/,
+                                                int64_t /*max_seqlen*/) const {
     return {};
   }
   /// Records the operators that `work` asks for, without running them. `work` must have run once
-  /// before, because what is created at first use cannot be created during a recording. Only
-  /// devices with `recording_bounds` implement this.
-  virtual std::unique_ptr<Recording> record(const std::function<void()>& /*work*/) {
+  /// before, because what is created at first use cannot be created during a graph. Only
+  /// devices with `graph_bounds` implement this.
+  virtual std::unique_ptr<DeviceGraph> record(const std::function<void()>& /*work*/) {
     return nullptr;
   }
 

@@ -109,7 +109,7 @@ class PACKHORSE_API Readers {
   DeviceIo* io_;
   std::mutex mutex_;
   std::vector<std::pair<StreamHandle, std::unique_ptr<DeviceEvent>>> readers_;
-  bool unknown_ = false;  // whether recording the event of a stream failed
+  bool unknown_ = false;  // whether graph the event of a stream failed
 };
 
 }  // namespace packhorse

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "ops/weight_groups.h"
+#include "ops/args/weight_groups.h"
 #include "packhorse/export.h"
 #include "packhorse/types.h"
 
@@ -21,7 +21,7 @@ struct LinearFormat {
   WeightGroups groups = {};  // of kGroup, where `weight` is kUInt8
   /// Whether most products have few rows, as in a model that generates. A backend may then form
   /// sums in another order than otherwise, though in the same one for any number of rows.
-  bool few_rows = false;
+  bool skinny = false;
 
   bool quantized() const { return scales != ScaleGranularity::kNone; }
   /// The format of layers of the same model that are not quantised.

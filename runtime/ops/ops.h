@@ -13,12 +13,12 @@
 #include <vector>
 
 #include "ops/args.h"
-#include "ops/convolve_args.h"
-#include "ops/lora_args.h"
-#include "ops/mixture_args.h"
-#include "ops/row_args.h"
-#include "ops/sample_args.h"
-#include "ops/step_args.h"
+#include "ops/args/cca.h"
+#include "ops/args/lora.h"
+#include "ops/args/moe.h"
+#include "ops/args/rowwise.h"
+#include "ops/args/sampling.h"
+#include "ops/args/step.h"
 #include "packhorse/export.h"
 
 namespace packhorse {
@@ -69,25 +69,25 @@ class PACKHORSE_API Ops {
   virtual size_t sparse_pool_workspace(const SparsePoolArgs& args) const = 0;
   virtual size_t sample_workspace(const SampleArgs& args) const = 0;
   /// Throws InvalidArgument where heads are wider than the device takes.
-  virtual size_t convolve_heads_workspace(const ConvolveHeadsArgs& args) const = 0;
+  virtual size_t cca_workspace(const CcaArgs& args) const = 0;
   /// Throws RuntimeError where there are more experts than the device takes.
-  virtual size_t mixture_workspace(const MixtureArgs& args) const = 0;
+  virtual size_t moe_workspace(const MoeArgs& args) const = 0;
 
   // The operators. Each throws InvalidArgument if its arguments do not fit together.
   void embed(const EmbedArgs& args);
   void linear(const LinearArgs& args);
   void feed_forward(const FeedForwardArgs& args);
-  void neighbours(const NeighboursArgs& args);
+  void unfold(const UnfoldArgs& args);
   void rotation(const RotationArgs& args);
   /// Computes `linear`, then does with q and k, which are columns of args.out, what `heads` says.
   /// This is one operator so that a backend may rotate values before it rounds them.
-  void project_heads(const LinearArgs& args, const RotateHeadsArgs& heads);
+  void qkv_rope(const LinearArgs& args, const RopeArgs& heads);
   /// The same with what adapters add to args.out before heads are normalised and rotated.
-  void project_heads(const LinearArgs& args, const RotateHeadsArgs& heads, const LoraArgs& lora);
-  /// What RotateHeadsArgs says, of rows that are projected already.
-  void rotate_heads(const RotateHeadsArgs& args);
-  void convolve_heads(const ConvolveHeadsArgs& args);
-  void append_kv(const AppendKvArgs& args);
+  void qkv_rope(const LinearArgs& args, const RopeArgs& heads, const LoraArgs& lora);
+  /// What RopeArgs says, of rows that are projected already.
+  void rope(const RopeArgs& args);
+  void cca(const CcaArgs& args);
+  void append_kv_cache(const AppendKvCacheArgs& args);
   void attention(const AttentionArgs& args);
   void norm(const NormArgs& args);
   void pool(const PoolArgs& args);
@@ -101,28 +101,27 @@ class PACKHORSE_API Ops {
   void add_lora(const LoraArgs& args);
   void feed_forward_up(const FeedForwardUpArgs& args);
   void activate(const ActivateArgs& args);
-  void mixture(const MixtureArgs& args);
+  void moe(const MoeArgs& args);
   void add_scaled(const AddScaledArgs& args);
 
  private:
   virtual void do_embed(const EmbedArgs& args) = 0;
   virtual void do_linear(const LinearArgs& args) = 0;
   virtual void do_feed_forward(const FeedForwardArgs& args) = 0;
-  virtual void do_neighbours(const NeighboursArgs& args) = 0;
+  virtual void do_unfold(const UnfoldArgs& args) = 0;
   virtual void do_rotation(const RotationArgs& args) = 0;
-  virtual void do_rotate_heads(const RotateHeadsArgs& args) = 0;
-  virtual void do_project_heads(const LinearArgs& args, const RotateHeadsArgs& heads) {
+  virtual void do_rope(const RopeArgs& args) = 0;
+  virtual void do_qkv_rope(const LinearArgs& args, const RopeArgs& heads) {
     do_linear(args);
-    do_rotate_heads(heads);
+    do_rope(heads);
   }
-  virtual void do_project_heads(const LinearArgs& args, const RotateHeadsArgs& heads,
-                                const LoraArgs& lora) {
+  virtual void do_qkv_rope(const LinearArgs& args, const RopeArgs& heads, const LoraArgs& lora) {
     do_linear(args);
     do_add_lora(lora);
-    do_rotate_heads(heads);
+    do_rope(heads);
   }
-  virtual void do_convolve_heads(const ConvolveHeadsArgs& args) = 0;
-  virtual void do_append_kv(const AppendKvArgs& args) = 0;
+  virtual void do_cca(const CcaArgs& args) = 0;
+  virtual void do_append_kv_cache(const AppendKvCacheArgs& args) = 0;
   virtual void do_attention(const AttentionArgs& args) = 0;
   virtual void do_paged_attention(const AttentionArgs& args) = 0;
   virtual void do_norm(const NormArgs& args) = 0;
@@ -137,7 +136,7 @@ class PACKHORSE_API Ops {
   virtual void do_add_lora(const LoraArgs& args) = 0;
   virtual void do_feed_forward_up(const FeedForwardUpArgs& args) = 0;
   virtual void do_activate(const ActivateArgs& args) = 0;
-  virtual void do_mixture(const MixtureArgs& args) = 0;
+  virtual void do_moe(const MoeArgs& args) = 0;
   virtual void do_add_scaled(const AddScaledArgs& args) = 0;
 };
 

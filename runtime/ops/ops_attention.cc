@@ -10,8 +10,8 @@
 namespace packhorse {
 namespace {
 
-void check_pages(const char* op, const KvPages& pages, const BatchView& batch, int64_t num_kv_heads,
-                 int64_t head_dim) {
+void check_pages(const char* op, const PagedKvCache& pages, const BatchView& batch,
+                 int64_t num_kv_heads, int64_t head_dim) {
   const int64_t page_rows = num_kv_heads * kPageTokens;
   for (auto [name, view] :
        {std::pair{"pages.keys", &pages.keys}, {"pages.values", &pages.values}}) {
@@ -49,7 +49,7 @@ void check_pages(const char* op, const KvPages& pages, const BatchView& batch, i
   }
 }
 
-void check_append_kv(const char* op, const AppendKvArgs& args) {
+void check_append_kv_cache(const char* op, const AppendKvCacheArgs& args) {
   const int64_t columns = int64_t{args.num_kv_heads} * args.head_dim;
   check_compute_dtype(op, "k", args.k);
   check_dtype_is(op, "v", args.v, args.k.dtype);
@@ -66,7 +66,7 @@ void check_paged_attention(const char* op, const AttentionArgs& args) {
     fail(op, "one of k and v is given beside pages, expected both or none");
   }
   if (args.k) {
-    check_append_kv(op, appended(args));
+    check_append_kv_cache(op, appended(args));
   } else {
     check_pages(op, args.pages, args.queries, args.num_kv_heads, args.head_dim);
   }
@@ -92,23 +92,23 @@ void Ops::rotation(const RotationArgs& args) {
   if (args.out.rows() > 0) do_rotation(args);
 }
 
-void Ops::rotate_heads(const RotateHeadsArgs& args) {
-  const char* op = "rotate_heads";
+void Ops::rope(const RopeArgs& args) {
+  const char* op = "rope";
   check_head_dim(op, args.head_dim, head_dim_multiple());
   check_compute_dtype(op, "q", args.q);
   check_dtype_is(op, "k", args.k, args.q.dtype);
   check_rotated_heads(op, args, args.q.rows(), rotation_columns(args.dims));
-  if (args.q.rows() > 0) do_rotate_heads(args);
+  if (args.q.rows() > 0) do_rope(args);
 }
 
-void Ops::append_kv(const AppendKvArgs& args) {
-  const char* op = "append_kv";
+void Ops::append_kv_cache(const AppendKvCacheArgs& args) {
+  const char* op = "append_kv_cache";
   if (args.num_kv_heads <= 0) {
     fail(op, concat("num_kv_heads is ", args.num_kv_heads, ", expected a positive number"));
   }
   check_head_dim(op, args.head_dim, head_dim_multiple());
-  check_append_kv(op, args);
-  if (args.k.rows() > 0) do_append_kv(args);
+  check_append_kv_cache(op, args);
+  if (args.k.rows() > 0) do_append_kv_cache(args);
 }
 
 void Ops::attention(const AttentionArgs& args) {

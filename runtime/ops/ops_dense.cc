@@ -16,8 +16,8 @@ void check_linear(const char* op, const LinearArgs& args) {
   check_quantized(op, args.quantized, args.x.rows(), columns, static_cast<bool>(args.norm));
 }
 
-void check_project_heads(const LinearArgs& args, const RotateHeadsArgs& heads, const Ops& ops) {
-  const char* op = "project_heads";
+void check_qkv_rope(const LinearArgs& args, const RopeArgs& heads, const Ops& ops) {
+  const char* op = "qkv_rope";
   check_head_dim(op, heads.head_dim, ops.head_dim_multiple());
   check_linear(op, args);
   check_rotated_heads(op, heads, args.x.rows(), ops.rotation_columns(heads.dims));
@@ -59,18 +59,17 @@ void Ops::linear(const LinearArgs& args) {
   if (args.x.rows() > 0) do_linear(args);
 }
 
-void Ops::project_heads(const LinearArgs& args, const RotateHeadsArgs& heads) {
-  check_project_heads(args, heads, *this);
-  if (args.x.rows() > 0) do_project_heads(args, heads);
+void Ops::qkv_rope(const LinearArgs& args, const RopeArgs& heads) {
+  check_qkv_rope(args, heads, *this);
+  if (args.x.rows() > 0) do_qkv_rope(args, heads);
 }
 
-void Ops::project_heads(const LinearArgs& args, const RotateHeadsArgs& heads,
-                        const LoraArgs& lora) {
-  const char* op = "project_heads";
-  check_project_heads(args, heads, *this);
+void Ops::qkv_rope(const LinearArgs& args, const RopeArgs& heads, const LoraArgs& lora) {
+  const char* op = "qkv_rope";
+  check_qkv_rope(args, heads, *this);
   check_lora(op, lora);
   if (lora.out.data != args.out.data) fail(op, "lora.out is not out");
-  if (args.x.rows() > 0) do_project_heads(args, heads, lora);
+  if (args.x.rows() > 0) do_qkv_rope(args, heads, lora);
 }
 
 void Ops::add_lora(const LoraArgs& args) {

@@ -44,8 +44,8 @@ void Ops::embed(const EmbedArgs& args) {
   do_embed(args);
 }
 
-void Ops::neighbours(const NeighboursArgs& args) {
-  const char* op = "neighbours";
+void Ops::unfold(const UnfoldArgs& args) {
+  const char* op = "unfold";
   check_compute_dtype(op, "x", args.x);
   check_matrix(op, "x", args.x, args.batch.num_tokens, args.x.columns());
   check_batch(op, "batch", args.batch, args.x.rows());
@@ -54,7 +54,7 @@ void Ops::neighbours(const NeighboursArgs& args) {
   }
   check_matrix(op, "out", args.out, args.x.rows(), args.width * args.x.columns());
   check_dtype_is(op, "out", args.out, args.x.dtype);
-  if (args.x.rows() > 0) do_neighbours(args);
+  if (args.x.rows() > 0) do_unfold(args);
 }
 
 void Ops::norm(const NormArgs& args) {

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <limits>
 
-#include "ops/sample_args.h"
+#include "ops/args/sampling.h"
 
 namespace packhorse {
 

@@ -11,11 +11,11 @@
 #include "core/format.h"
 #include "core/interrupt.h"
 #include "model/encoder.h"
-#include "session/door.h"
+#include "session/graph_cache.h"
 #include "session/loaded_model.h"
 #include "session/output_slots.h"
 #include "session/outputs.h"
-#include "session/recordings.h"
+#include "session/request_validator.h"
 #include "session/session_buffers.h"
 #include "session/staging.h"
 
@@ -36,7 +36,7 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
  public:
   explicit EncoderSession(LoadedModel model)
       : model_(std::move(model)),
-        door_(model_),
+        validator_(model_),
         arena_memory_(device().allocate(model_.plan.arena.bytes)),
         buffers_(carve()),
         staging_(capacity_of(model_.options), model_.limits, buffers_.inputs, device()),
@@ -44,11 +44,11 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
         slots_(buffers_.slots, device().io()) {
     if (DeviceIo* io = device().io()) finding_ = io->allocate_shared(sizeof(InputFinding));
     warm_up();
-    recordings_.record(device(), model_.limits.max_tokens, model_.limits.max_seqlen,
-                       model_.spec.stem.type_vocab_size > 0,
-                       [this](const RecordingBounds& bounds, bool has_type_ids) {
-                         encode_within(bounds, has_type_ids);
-                       });
+    graphs_.record(device(), model_.limits.max_tokens, model_.limits.max_seqlen,
+                   model_.spec.stem.type_vocab_size > 0,
+                   [this](const GraphBounds& bounds, bool has_type_ids) {
+                     encode_within(bounds, has_type_ids);
+                   });
   }
 
   // A run whose results stay on the device does not wait for them, so its work may still be going
@@ -63,7 +63,7 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
   }
 
   void run(const PackedTokens& tokens, const RunOutputs& outputs) override {
-    door_.check(tokens, outputs);
+    validator_.check(tokens, outputs);
     const auto turn = take_turn();
     const DownloadScope downloads(device());
     outputs_.read(encode_batch(staging_.upload(tokens)), outputs);
@@ -71,7 +71,7 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
   }
 
   void run(const DeviceTokens& tokens, const RunOutputs& outputs, StreamHandle stream) override {
-    door_.check(tokens, outputs);
+    validator_.check(tokens, outputs);
     const auto turn = take_turn();
     wait_for(stream);
     const uint32_t run = ++device_runs_;
@@ -84,8 +84,8 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
 
   DeviceOutputs run_on_device(const PackedTokens& tokens, const DeviceOutputSet& wanted,
                               StreamHandle stream) override {
-    door_.check(tokens, wanted);
-    door_.io();
+    validator_.check(tokens, wanted);
+    validator_.io();
     const auto turn = take_turn();
     const auto lease = slots_.lease(shared_from_this());
     wait_for(stream);
@@ -94,7 +94,7 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
 
   DeviceOutputs run_on_device(const DeviceTokens& tokens, const DeviceOutputSet& wanted,
                               StreamHandle stream, std::shared_ptr<const void> owner) override {
-    door_.check(tokens, wanted);
+    validator_.check(tokens, wanted);
     // Declared before the lock so that owners are released after it. Releasing an owner may run any
     // code, such as that of another session's result.
     std::vector<std::shared_ptr<const void>> read;
@@ -108,8 +108,9 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
     const uint32_t run = ++device_runs_;
     const TokenBatch inputs = staging_.load(tokens, run, lease->finding());
     if (owner != nullptr) {
-      auto& [event, kept] = being_read_.emplace_back(door_.io().make_event(), std::move(owner));
-      event->record(door_.io().stream());
+      auto& [event, kept] =
+          being_read_.emplace_back(validator_.io().make_event(), std::move(owner));
+      event->record(validator_.io().stream());
     }
     return keep_outputs(encode_batch(inputs), wanted, lease, stream, run);
   }
@@ -120,11 +121,11 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
   }
 
   void wait_for(StreamHandle stream) override {
-    if (stream != 0) door_.io().order(stream, door_.io().stream());
+    if (stream != 0) validator_.io().order(stream, validator_.io().stream());
   }
 
   std::vector<double> time_encoder(const PackedTokens& tokens, int samples, int launches) override {
-    door_.check(tokens, DeviceOutputSet());
+    validator_.check(tokens, DeviceOutputSet());
     const auto turn = take_turn();
     const TokenBatch batch = staging_.upload(tokens);
     std::vector<double> times;
@@ -138,12 +139,12 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
   }
 
   std::vector<std::string> explain(const PackedTokens& tokens) override {
-    door_.check(tokens, DeviceOutputSet());
+    validator_.check(tokens, DeviceOutputSet());
     const auto turn = take_turn();
     const TokenBatch batch = staging_.upload(tokens);
     const auto lines = model_.backend.ops->explain([&] {
-      // Kernels in a recording were chosen for its bounds, not for the batch, so explain those.
-      const auto bounds = recordings_.bounds_of(bounds_of(batch), has_type_ids(batch));
+      // Kernels in a graph were chosen for its bounds, not for the batch, so explain those.
+      const auto bounds = graphs_.bounds_of(bounds_of(batch), has_type_ids(batch));
       if (batch.position_ids == nullptr && bounds) {
         encode_within(*bounds, has_type_ids(batch));
       } else {
@@ -182,11 +183,11 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
           num_tokens_(num_tokens) {}
 
     void make_ready_on(StreamHandle stream) override {
-      session_->door_.check_process();
+      session_->validator_.check_process();
       lease_->make_ready_on(stream);
     }
     void read(float* to) override {
-      session_->door_.check_process();
+      session_->validator_.check_process();
       {
         const auto turn = session_->take_turn();
         const DownloadScope downloads(session_->device());
@@ -196,7 +197,7 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
       check_finding(*lease_->finding(), run_, num_tokens_, session_->model_.limits);
     }
     void check() override {
-      session_->door_.check_process();
+      session_->validator_.check_process();
       lease_->wait();
       check_finding(*lease_->finding(), run_, num_tokens_, session_->model_.limits);
     }
@@ -279,7 +280,7 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
   }
 
   // Encodes whatever batch the device holds, with launches that serve any batch within the bounds.
-  void encode_within(const RecordingBounds& bounds, bool has_type_ids) {
+  void encode_within(const GraphBounds& bounds, bool has_type_ids) {
     TokenBatch tokens =
         staging_.bounds(bounds.num_tokens, model_.limits.max_sequences, has_type_ids);
     tokens.batch.max_seqlen = bounds.max_seqlen;
@@ -287,7 +288,7 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
     encode(tokens);
   }
 
-  static RecordingBounds bounds_of(const TokenBatch& tokens) {
+  static GraphBounds bounds_of(const TokenBatch& tokens) {
     return {tokens.batch.num_tokens, tokens.batch.max_seqlen, tokens.batch.min_seqlen};
   }
   bool has_type_ids(const TokenBatch& tokens) const {
@@ -297,7 +298,7 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
   // Computes the last hidden state. Returns the batch with exact sizes for the heads.
   TokenBatch encode_batch(const TokenBatch& tokens) {
     if (tokens.position_ids != nullptr ||
-        !recordings_.launch(bounds_of(tokens), has_type_ids(tokens))) {
+        !graphs_.launch(bounds_of(tokens), has_type_ids(tokens))) {
       encode(tokens);
     }
     return exact(tokens);
@@ -321,12 +322,12 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
   }
 
   const LoadedModel model_;
-  const Door door_;
+  const RequestValidator validator_;
   const std::unique_ptr<DeviceMemory> arena_memory_;
   const SessionBuffers buffers_;
   Staging staging_;
   SessionOutputs outputs_;
-  Recordings recordings_;
+  GraphCache graphs_;
   OutputSlots slots_;
   std::unique_ptr<DeviceMemory> finding_;  // for runs whose outputs go to host memory
   uint32_t device_runs_ = 0;

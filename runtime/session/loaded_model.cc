@@ -89,7 +89,7 @@ void load_weights(LoadedModel& model, const WeightSource& source) {
   const SessionOptions& options = model.options;
   const std::string key =
       concat(name_of(options.device), '\n', name_of(options.dtype), '\n',
-             name_of(model.precision.decoder.weight), '\n', model.precision.layers.few_rows, '\n',
+             name_of(model.precision.decoder.weight), '\n', model.precision.layers.skinny, '\n',
              identity, '\n', model.spec.heads.masked_lm.has_value(),
              model.spec.heads.lm.has_value(), '\n', model.spec_json);
   // The lock is held while loading, so that two sessions opened at once load the weights only once.

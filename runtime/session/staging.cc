@@ -48,7 +48,7 @@ TokenBatch Staging::upload(const PackedTokens& tokens) {
   host[layout_.reported] = 0;
   int32_t* const offsets = host + layout_.cu_seqlens;
   std::copy(tokens.cu_seqlens.begin(), tokens.cu_seqlens.end(), offsets);
-  // A recording always goes through max_sequences sequences. Those beyond the batch must be empty.
+  // A graph always goes through max_sequences sequences. Those beyond the batch must be empty.
   std::fill(offsets + tokens.cu_seqlens.size(), offsets + limits_.max_sequences + 1,
             static_cast<int32_t>(num_tokens));
   int64_t end = layout_.ids;

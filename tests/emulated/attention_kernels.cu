@@ -2,7 +2,7 @@
 #include <cutlass/numeric_types.h>
 
 #include "attention_kernels.h"
-#include "cuda/attention/attention_sm90_dispatch.h"
+#include "cuda/attention/sm90/dispatch.h"
 
 namespace packhorse::cuda {
 

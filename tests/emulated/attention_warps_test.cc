@@ -1,10 +1,9 @@
 // Attention of short texts by single warps: against float64, beside the kernel of tiles, and the
 // bits of a text in any batch.
-#include "cuda/attention/attention_warps.h"
-
 #include <numeric>
 
 #include "core/float8.h"
+#include "cuda/attention/short/warps.h"
 #include "emulated_test.h"
 
 namespace packhorse::cuda {

@@ -1,8 +1,7 @@
 // Layers of bytes from rows on: the bytes of a kernel, sums of integers, and what the product's
 // epilogue makes of these. The main loop is CUTLASS's, and is not emulated.
-#include "cuda/gemm/gemm_int8.h"
-
 #include "core/int8.h"
+#include "cuda/gemm/int8/int8.h"
 #include "emulated_test.h"
 
 namespace packhorse::cuda {

@@ -1,6 +1,6 @@
 // Instantiations of their own, because those of gemm_sm90_*.cu are many.
-#include "cuda/gemm/gemm_sm90_float8_tiles.h"
-#include "cuda/gemm/gemm_sm90_tiles.h"
+#include "cuda/gemm/fp8/tiles.h"
+#include "cuda/gemm/sm90/tiles.h"
 #include "gemm_kernels.h"
 
 namespace packhorse::cuda {
@@ -9,7 +9,7 @@ void launch_half_gemm(const GemmParams& params, GemmTile tile) {
   using T = cutlass::half_t;
   const GemmConfig config{.tile = tile, .panel = 1};
   const auto launch = [&]<GemmEpilogue epilogue>() {
-    params.parts > 1 ? launch_gemm_parts_tile<T, epilogue>(params, config, nullptr)
+    params.parts > 1 ? launch_gemm_split_k_tile<T, epilogue>(params, config, nullptr)
                      : launch_gemm_tile<T, epilogue>(params, config, nullptr);
   };
   params.residual != nullptr ? launch.template operator()<GemmEpilogue::kResidual>()

@@ -1,7 +1,7 @@
 // Dense layers: rings of TMA copies, wgmma of 16-bit and e4m3 operands, stores by TMA.
 #include <cuda_fp8.h>
 
-#include "cuda/gemm/gemm_few.h"
+#include "cuda/gemm/skinny/skinny.h"
 #include "emulated_test.h"
 #include "gemm_kernels.h"
 
@@ -97,7 +97,7 @@ TEST(gemm_half) {
   }
 }
 
-TEST(gemm_few_rows_same_bits) {
+TEST(gemm_skinny_rows_same_bits) {
   for (unsigned seed = 0; seed < 3; ++seed) {
     emulated::set_seed(seed);
     const int rows = 5, n = 104, k = 192;
@@ -111,13 +111,13 @@ TEST(gemm_few_rows_same_bits) {
     std::memcpy(first.data(), layer.out.data(), first.size() * 2);
     layer.out.fill_bytes(0xff);
     layer.params.sm_count = seed == 2 ? 20 : 2;
-    launch_gemm_few(layer.params, nullptr);
+    launch_gemm_skinny(layer.params, nullptr);
     CHECK(layer.out.same_bits(first));
   }
 }
 
 // Sums in parts, of one to five boxes and more, by the kernels for few and for many rows.
-TEST(gemm_parts_same_bits) {
+TEST(gemm_split_k_same_bits) {
   struct Case {
     int rows, n, k, parts, sm_count;
   };
@@ -145,8 +145,8 @@ TEST(gemm_parts_same_bits) {
     launch_half_gemm(layer.params, GemmTile::kHalves128x128);
     CHECK(layer.out.same_bits(first));
     layer.out.fill_bytes(0xff);
-    CHECK(is_few(layer.params));
-    launch_gemm_few(layer.params, nullptr);
+    CHECK(is_skinny(layer.params));
+    launch_gemm_skinny(layer.params, nullptr);
     CHECK(layer.out.same_bits(first));
     layer.params.parts = 1;
     layer.out.fill_bytes(0xff);

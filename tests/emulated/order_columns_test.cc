@@ -1,5 +1,5 @@
 // Rows whose columns are put into another order: exactly, and no row beyond the count.
-#include "cuda/rows/order_columns.h"
+#include "cuda/rowwise/order_columns.h"
 
 #include "emulated_test.h"
 

@@ -1,5 +1,5 @@
 // Rows of bytes: exactly those of the CPU's arithmetic, whatever the width.
-#include "cuda/rows/quantize_rows.h"
+#include "cuda/rowwise/quantize_rows.h"
 
 #include "emulated_test.h"
 

@@ -83,9 +83,9 @@ def using_kernels(name: str) -> Iterator[None]:
         dtype: str,
         threads: int | None,
         attention: str = "auto",
-        few_rows: bool = False,
+        skinny: bool = False,
     ) -> Operators:
-        return Operators(device, dtype, threads or 0, attention, few_rows)
+        return Operators(device, dtype, threads or 0, attention, skinny)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PACKHORSE_GEMM", name)

@@ -77,7 +77,7 @@ class PagesCase:
             length - new + piece.stop
             for piece, (new, length) in zip(pieces, self.texts, strict=True)
         ]
-        return ops.attention_over_pages(
+        return ops.paged_attention(
             q[self.rows_of(pieces)], self.pages(keys, table), self.pages(values, table),
             [0, *np.cumsum([len(piece) for piece in pieces])], table, ends,
             num_heads=self.heads, device="cuda:0", dtype=dtype, **self.kernel_options(),

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import packhorse
 import pytest
-import reference_convolve
+import reference_cca
 import torch
 from cases import offsets
 from gpu_support import DEVICE, using_kernels
@@ -81,7 +81,7 @@ def make(
 
 def by(kernels: str, given: dict[str, Any], dtype: Any) -> Any:
     with using_kernels(kernels):
-        return ops.convolve_heads(**given, device=DEVICE, dtype=dtype)
+        return ops.cca(**given, device=DEVICE, dtype=dtype)
 
 
 hopper = pytest.mark.skipif(
@@ -101,7 +101,7 @@ def test_bits_of_hopper_and_portable(
     found = by("sm90", given, dtype)
     np.testing.assert_array_equal(found, by("portable", given, dtype))
     if sum(lengths) < 2000:
-        expected = reference_convolve.convolve_heads(**given)
+        expected = reference_cca.cca(**given)
         assert np.linalg.norm(found - expected) < 4e-3 * np.linalg.norm(expected)
 
 
@@ -125,7 +125,7 @@ def test_steps_of_any_size(kernels: str, sizes: tuple[int, ...], dtype: Any) -> 
     lengths = [900, 64, 1, 333]
     given = make(lengths, 3, sizes)
     on = {"device": DEVICE, "dtype": dtype}
-    whole = np.split(ops.convolve_heads(**given, **on), given["cu_seqlens"][1:-1])
+    whole = np.split(ops.cca(**given, **on), given["cu_seqlens"][1:-1])
     latents = np.split(given["latents"], given["cu_seqlens"][1:-1])
     table = rng.permutation(4 * 15).reshape(4, 15)
     rows = ops.LatentState.empty(4 * 15, 2, *sizes[:3])
@@ -146,7 +146,7 @@ def test_steps_of_any_size(kernels: str, sizes: tuple[int, ...], dtype: Any) -> 
             "position_ids": np.concatenate([np.arange(done[b], end) for b, end in ends.items()]),
             "state": ops.LatentState(rows, table[list(takes)], list(ends.values())),
         }
-        out = ops.convolve_heads(**step, **on)
+        out = ops.cca(**step, **on)
         for b, part in zip(takes, np.split(out, step["cu_seqlens"][1:-1]), strict=True):
             found[b].append(part)
             done[b] = ends[b]
@@ -159,14 +159,14 @@ def test_many_rows(kernels: str) -> None:
     lengths = [700, 1, 2, 33, 0, 260, 64, 31]
     given = make(lengths)
     on = {"device": DEVICE, "dtype": "bfloat16"}
-    whole = ops.convolve_heads(**given, **on)
-    expected = reference_convolve.convolve_heads(**given)
+    whole = ops.cca(**given, **on)
+    expected = reference_cca.cca(**given)
     error = np.linalg.norm(whole - expected) / np.linalg.norm(expected)
     assert error < 4e-3
     np.testing.assert_allclose(whole, expected, rtol=2**-6, atol=2**-5)
     for begin, end in zip(given["cu_seqlens"][:-1], given["cu_seqlens"][1:], strict=True):
         alone = given | {"latents": given["latents"][begin:end], "cu_seqlens": [0, end - begin]}
-        np.testing.assert_array_equal(ops.convolve_heads(**alone, **on), whole[begin:end])
+        np.testing.assert_array_equal(ops.cca(**alone, **on), whole[begin:end])
 
 
 @pytest.fixture(scope="module")

@@ -41,7 +41,7 @@ HEADS = [  # in_features, heads, key/value heads, head_dim, rotated columns
 
 
 class Projection:
-    """Arguments of project_heads, rounded to what the device sees, and the expected result."""
+    """Arguments of qkv_rope, rounded to what the device sees, and the expected result."""
 
     def __init__(
         self, precision: Precision, random: Generator, lengths: list[int], heads: Any, norms: bool
@@ -67,7 +67,7 @@ class Projection:
         options = self.options(**more)
         cu_seqlens = options.pop("cu_seqlens", self.cu_seqlens)
         host = to_host(self.x[rows]), to_host(self.weight), to_host(self.bias)
-        return ops.project_heads(*host, cu_seqlens, **options)
+        return ops.qkv_rope(*host, cu_seqlens, **options)
 
     def expected(self, at: Any) -> Tensor:
         heads = linear(self.x, self.weight, self.bias).unflatten(1, (-1, self.head_dim))
@@ -80,7 +80,7 @@ class Projection:
 
 @pytest.mark.parametrize("norms", [False, True])
 @pytest.mark.parametrize("heads", HEADS)
-def test_project_heads(
+def test_qkv_rope(
     kernels: str, precision: Precision, random: Generator, heads: Any, norms: bool
 ) -> None:
     for lengths in (LENGTHS, [1], [0, 0], []):
@@ -113,15 +113,15 @@ def test_heads_that_do_not_suit(precision: Precision) -> None:
     for head_dim in (12, 4, 1):
         weight = np.ones((3 * head_dim, 16))
         with pytest.raises(ValueError, match="head_dim .* is not a positive multiple of 8"):
-            ops.project_heads(ones, weight, None, [0, 3], **options)
+            ops.qkv_rope(ones, weight, None, [0, 3], **options)
     with pytest.raises(ValueError, match="multiples of 8"):
-        ops.project_heads(np.ones((3, 12)), np.ones((24, 12)), None, [0, 3], **options)
+        ops.qkv_rope(np.ones((3, 12)), np.ones((24, 12)), None, [0, 3], **options)
     with pytest.raises(ValueError, match="dims is 10, expected an even number up to 8"):
-        ops.project_heads(
+        ops.qkv_rope(
             ones, np.ones((24, 16)), None, [0, 3], frequencies=np.ones(5, np.float32), **options
         )
     with pytest.raises(ValueError, match="head_dim 264 is over 256"):
-        ops.project_heads(
+        ops.qkv_rope(
             ones, np.ones((792, 16)), None, [0, 3], query_norm=(np.ones(264), 1e-6), **options
         )
 

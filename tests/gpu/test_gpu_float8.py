@@ -143,7 +143,7 @@ def test_rotated_heads() -> None:
     cu_seqlens = np.array([0, 50, 150], np.int32)
     frequencies = reference.rope_frequencies(10000.0, size)
     options: dict[str, Any] = {"num_heads": heads, "num_kv_heads": heads}
-    found = ops.project_heads(
+    found = ops.qkv_rope(
         x, weight, None, cu_seqlens, frequencies=frequencies, **options, **FLOAT8_OPTIONS
     )
     expected, _ = product(x, weight)

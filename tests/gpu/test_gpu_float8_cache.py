@@ -68,7 +68,7 @@ def test_pages_are_those_of_the_cpu(precision: Precision, head_dim: int) -> None
         keys, values = (np.full((7, heads, PAGE, columns), 2.5, np.float32) for _ in range(2))
         scales = [np.full((7, heads, PAGE), 0.25, np.float32) for _ in range(2)]
         padding = [(0, 0), (0, 0), (0, columns - head_dim)]
-        ops.append_kv(
+        ops.append_kv_cache(
             keys, values, *(np.pad(x, padding).reshape(tokens, -1) for x in (k, v)), cu_seqlens,
             table, lens, key_scales=scales[0], value_scales=scales[1], device=device, dtype=dtype,
         )  # fmt: skip

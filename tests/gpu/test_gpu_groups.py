@@ -89,7 +89,7 @@ def test_last_bits(random: Generator, n: int, k: int, form: tuple[int, int, bool
 
     def compute(rows: int, residual: Array | None = None) -> Array:
         added = None if residual is None else residual[:rows]
-        found: Array = ops.gemm_groups(x[:rows], *weight, residual=added, **options(form))
+        found: Array = ops.gemm_groupwise(x[:rows], *weight, residual=added, **options(form))
         return found
 
     with using_kernels("sm90"):
@@ -113,7 +113,7 @@ def test_products(
     added = to_host(residual)
 
     def compute(rows: int) -> Array:
-        found: Array = ops.gemm_groups(
+        found: Array = ops.gemm_groupwise(
             to_host(x)[:rows], *weight, to_host(bias), residual=added[:rows], **options(form)
         )
         return found
@@ -128,7 +128,7 @@ def test_activations(kernels: str, random: Generator, activation: ops.Activation
     x = HALF.normal(random, MOST, 264)
 
     def compute(rows: int) -> Array:
-        found: Array = ops.gemm_groups(
+        found: Array = ops.gemm_groupwise(
             to_host(x)[:rows], *weight, activation=activation, **options(form)
         )
         return found
@@ -144,7 +144,7 @@ def test_gate(kernels: str, random: Generator, n: int, k: int) -> None:
     bias = vector(random, n)
 
     def compute(rows: int) -> Array:
-        found: Array = ops.gemm_groups(
+        found: Array = ops.gemm_groupwise(
             to_host(x)[:rows],
             *weight,
             to_host(bias),
@@ -172,14 +172,14 @@ def test_input_order(
     ordered = to_host(x)[:, order]
 
     def compute(rows: int) -> Array:
-        found: Array = ops.gemm_groups(
+        found: Array = ops.gemm_groupwise(
             to_host(x)[:rows], *weight, input_order=order, **options(form)
         )
         return found
 
     check_rows(compute, linear(x[:, torch.as_tensor(order, device="cuda")], values, None))
     for rows in (1, MOST):
-        same_bits(compute(rows), ops.gemm_groups(ordered[:rows], *weight, **options(form)))
+        same_bits(compute(rows), ops.gemm_groupwise(ordered[:rows], *weight, **options(form)))
 
 
 def test_input_order_of_a_gate(kernels: str, random: Generator) -> None:
@@ -189,8 +189,8 @@ def test_input_order_of_a_gate(kernels: str, random: Generator) -> None:
     x = to_host(HALF.normal(random, MOST, 72))
     given: dict[str, Any] = {"activation": "silu", "gated": True, **options(form)}
     for rows in (1, 17, MOST):
-        found = ops.gemm_groups(x[:rows], *weight, input_order=order, **given)
-        same_bits(found, ops.gemm_groups(x[:rows, order], *weight, **given))
+        found = ops.gemm_groupwise(x[:rows], *weight, input_order=order, **given)
+        same_bits(found, ops.gemm_groupwise(x[:rows, order], *weight, **given))
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
@@ -204,7 +204,7 @@ def test_both_kernels(random: Generator, form: tuple[int, int, bool]) -> None:
     for name in ("sm90", "portable"):
         for rows in (5, 40, 100):
             with using_kernels(name):
-                found.append(ops.gemm_groups(x[:rows], *weight, **options(form)))
+                found.append(ops.gemm_groupwise(x[:rows], *weight, **options(form)))
     for few in found:
         same_bits(few, found[2][: len(few)])
 
@@ -218,7 +218,7 @@ def test_one_part_is_a_dense_layer(random: Generator) -> None:
     with using_kernels("sm90"):
         for rows in (1, 8, 30, 70):
             dense = ops.gemm(x[:rows], to_host(values), **HALF.options())
-            same_bits(ops.gemm_groups(x[:rows], *weight, **options(form)), dense)
+            same_bits(ops.gemm_groupwise(x[:rows], *weight, **options(form)), dense)
 
 
 def test_values(random: Generator) -> None:
@@ -231,7 +231,7 @@ def test_values(random: Generator) -> None:
     minima = minima.astype(np.float16).astype(np.float32)
     x = np.eye(k, dtype=np.float32)
     for low in (None, minima):
-        found = ops.gemm_groups(x, values, of_rows, low, bits=8, group=128, **HALF.options())
+        found = ops.gemm_groupwise(x, values, of_rows, low, bits=8, group=128, **HALF.options())
         expected = groups_weight((values, of_rows, low), 8, 128, lambda a: a.astype(np.float16))
         np.testing.assert_array_equal(found, expected.T.astype(np.float32))
 
@@ -241,7 +241,7 @@ def test_device_arrays(random: Generator) -> None:
     weight, values = make(5, 40, 136, form)
     x = HALF.normal(random, 9, 136)
     bias = vector(random, 40)
-    found = ops.gemm_groups(
+    found = ops.gemm_groupwise(
         x.half(),
         *weight,
         bias.float(),
@@ -254,7 +254,9 @@ def test_device_arrays(random: Generator) -> None:
     assert here.dtype == torch.float16
     HALF.check(to_host(here), 1 + linear(x, values, bias), 2)
     with pytest.raises(ValueError, match="scales lies on a device, expected host memory"):
-        ops.gemm_groups(x.half(), weight[0], torch.ones((40, 5), device="cuda"), bits=4, group=32)
+        ops.gemm_groupwise(
+            x.half(), weight[0], torch.ones((40, 5), device="cuda"), bits=4, group=32
+        )
 
 
 @pytest.mark.parametrize(
@@ -269,7 +271,7 @@ def test_refusals(changes: dict[str, Any], message: str) -> None:
     values, scales, _ = random_groups(np.random.default_rng(0), 32, 64, 4, 32, False)
     given = {"x": np.zeros((1, 64)), "values": values, "scales": scales, "bits": 4, "group": 32}
     with pytest.raises((ValueError, RuntimeError), match=message):
-        ops.gemm_groups(**(given | HALF.options() | changes))
+        ops.gemm_groupwise(**(given | HALF.options() | changes))
 
 
 # --- sessions

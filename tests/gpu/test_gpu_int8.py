@@ -205,7 +205,7 @@ def test_rotated_heads() -> None:
     cu_seqlens = np.array([0, 50, 150], np.int32)
     frequencies = reference.rope_frequencies(10000.0, size)
     options: dict[str, Any] = {"num_heads": heads, "num_kv_heads": heads}
-    found = ops.project_heads(x, weight, None, cu_seqlens, frequencies=frequencies, **options, **ON)
+    found = ops.qkv_rope(x, weight, None, cu_seqlens, frequencies=frequencies, **options, **ON)
     expected, _ = recipe(x, weight)
     positions = np.concatenate([np.arange(50), np.arange(100)])
     turned = expected[:, : 2 * heads * size].reshape(150, -1, size)

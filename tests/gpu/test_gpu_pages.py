@@ -55,7 +55,7 @@ def test_infinite_values(precision: Precision) -> None:
     q, keys, values = case.inputs()
     values[0][300, :] = np.inf
     table = np.arange(8)[None]
-    found = ops.attention_over_pages(
+    found = ops.paged_attention(
         q, case.pages(keys, table), case.pages(values, table), case.cu_seqlens, table, [500],
         num_heads=case.heads, device=DEVICE, dtype=precision.name,
     )  # fmt: skip
@@ -67,7 +67,7 @@ def test_infinite_values(precision: Precision) -> None:
 def test_empty(precision: Precision) -> None:
     pages = np.zeros((1, 2, ops.PAGE_TOKENS, 64), np.float32)
     for cu_seqlens, lens in (([0], []), ([0, 0, 0], [0, 5])):
-        found = ops.attention_over_pages(
+        found = ops.paged_attention(
             np.zeros((0, 256)), pages, pages, cu_seqlens, np.zeros((len(lens), 1), int), lens,
             num_heads=4, device=DEVICE, dtype=precision.name,
         )  # fmt: skip

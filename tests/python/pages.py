@@ -89,10 +89,10 @@ class PagedSequences:
         if at_once:
             options |= {"k": k, "v": v}
         else:
-            ops.append_kv(
+            ops.append_kv_cache(
                 self.keys, self.values, k, v, cu_seqlens, table, kv_lens, **self.scales, **self.on
             )
-        found = ops.attention_over_pages(
+        found = ops.paged_attention(
             q, self.keys, self.values, cu_seqlens, table, kv_lens,
             num_heads=self.num_heads, **options, **self.scales, **self.on,
         )  # fmt: skip
@@ -111,7 +111,7 @@ class PagedSequences:
     def skip(self, b: int, count: int) -> None:
         """Tokens of one sequence that are appended without a query."""
         rows = {b: count}
-        ops.append_kv(
+        ops.append_kv_cache(
             self.keys, self.values, self._rows(self.k, rows), self._rows(self.v, rows), [0, count],
             self.table[[b]], [self.done[b] + count], **self.scales, **self.on,
         )  # fmt: skip

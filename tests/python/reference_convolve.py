@@ -49,7 +49,7 @@ def _sequence(
     return q, k * temperature[:, None], np.concatenate([v[:, :half], before[:, half:]], axis=1)
 
 
-def convolve_heads(
+def cca(
     latents: Any,
     cu_seqlens: Any,
     depthwise: tuple[Any, Any],
@@ -60,7 +60,7 @@ def convolve_heads(
     position_ids: Any = None,
     first_values: Any = None,
 ) -> Array:
-    """Arguments and result as those of `packhorse.ops.convolve_heads`."""
+    """Arguments and result as those of `packhorse.ops.cca`."""
     latents, temperature = np.asarray(latents, np.float64), np.asarray(temperature, np.float64)
     values = len(temperature) * (latents.shape[1] // (num_heads + 2 * len(temperature)))
     first = np.zeros(values) if first_values is None else np.asarray(first_values, np.float64)

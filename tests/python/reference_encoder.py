@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import reference
-import reference_convolve
+import reference_cca
 from models import with_defaults
 from reference import Array
 
@@ -68,7 +68,7 @@ def _compressed(
         for name in ("depthwise", "grouped")
     )
     values = [tensors.get(f"{block}.{name}.bias") for name in ("value", "delayed_value")]
-    mixed = reference_convolve.convolve_heads(
+    mixed = reference_cca.cca(
         np.concatenate(latents, axis=1),
         cu_seqlens,
         (depthwise[0][:, 0], depthwise[1]),

@@ -396,7 +396,7 @@ class LowPrecision(Exact):
         return out
 
 
-Groups = tuple[Array, Array, Array | None]  # values, scales and minima of ops.gemm_groups
+Groups = tuple[Array, Array, Array | None]  # values, scales and minima of ops.gemm_groupwise
 
 
 def random_groups(

@@ -1,4 +1,4 @@
-"""`packhorse.ops.convolve_heads` on every device, against float64 and step by step."""
+"""`packhorse.ops.cca` on every device, against float64 and step by step."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import reference
-import reference_convolve
+import reference_cca
 from cases import BATCHES, offsets
 from conftest import Precision
 from packhorse import ops
@@ -65,8 +65,8 @@ def make(
 @pytest.mark.parametrize("lengths", BATCHES.values(), ids=BATCHES)
 def test_batches(on: Any, precision: Precision, rng: Random, lengths: list[int]) -> None:
     given = make(rng, precision, lengths)
-    expected = reference_convolve.convolve_heads(**given)
-    precision.check(ops.convolve_heads(**given, **on), expected, steps=2)
+    expected = reference_cca.cca(**given)
+    precision.check(ops.cca(**given, **on), expected, steps=2)
 
 
 @pytest.mark.parametrize("rotated", [True, False])
@@ -77,15 +77,15 @@ def test_sizes(
     if sizes[1] * sizes[2] % 2:
         sizes = (sizes[0], 2 * sizes[1], *sizes[2:])
     given = make(rng, precision, [1, 0, 50, 3, 7], sizes, rotated)
-    expected = reference_convolve.convolve_heads(**given)
-    precision.check(ops.convolve_heads(**given, **on), expected, steps=2)
+    expected = reference_cca.cca(**given)
+    precision.check(ops.cca(**given, **on), expected, steps=2)
 
 
 def test_positions(on: Any, precision: Precision, rng: Random) -> None:
     """Of rotations alone: the convolutions go by the order of the batch."""
     given = make(rng, precision, [5, 3]) | {"position_ids": rng.integers(0, 90, 8)}
-    expected = reference_convolve.convolve_heads(**given)
-    precision.check(ops.convolve_heads(**given, **on), expected, steps=2)
+    expected = reference_cca.cca(**given)
+    precision.check(ops.cca(**given, **on), expected, steps=2)
 
 
 def sequences_of(given: dict[str, Any]) -> list[Any]:
@@ -94,20 +94,20 @@ def sequences_of(given: dict[str, Any]) -> list[Any]:
 
 def test_the_same_bits_alone(on: Any, precision: Precision, rng: Random) -> None:
     given = make(rng, precision, [3, 130, 1, 0, 49, 2], SIZES[1])
-    together = ops.convolve_heads(**given, **on)
-    others = ops.convolve_heads(**given, **on, threads=1)
+    together = ops.cca(**given, **on)
+    others = ops.cca(**given, **on, threads=1)
     np.testing.assert_array_equal(others, together)
     rows = np.split(together, given["cu_seqlens"][1:-1])
     for latents, expected in zip(sequences_of(given), rows, strict=True):
         alone = given | {"latents": latents, "cu_seqlens": [0, len(latents)]}
-        np.testing.assert_array_equal(ops.convolve_heads(**alone, **on), expected)
+        np.testing.assert_array_equal(ops.cca(**alone, **on), expected)
 
 
 def test_neighbours_of_nan(on: Any, precision: Precision, rng: Random) -> None:
     given = make(rng, precision, [4, 5, 6])
-    clean = ops.convolve_heads(**given, **on)
+    clean = ops.cca(**given, **on)
     given["latents"][4:9] = np.nan
-    found = ops.convolve_heads(**given, **on)
+    found = ops.cca(**given, **on)
     np.testing.assert_array_equal(
         found[[*range(4), *range(9, 15)]], clean[[*range(4), *range(9, 15)]]
     )
@@ -119,7 +119,7 @@ def test_step_by_step(on: Any, precision: Precision, rng: Random, sizes: tuple[i
     """Any steps give the bits of the whole sequences, over pages in any order."""
     lengths = [150, 64, 1, 65, 130]
     given = make(rng, precision, lengths, sizes)
-    whole = np.split(ops.convolve_heads(**given, **on), given["cu_seqlens"][1:-1])
+    whole = np.split(ops.cca(**given, **on), given["cu_seqlens"][1:-1])
     latents = sequences_of(given)
     pages = rng.permutation(14).reshape(-1)
     counts = [-(-n // ops.PAGE_TOKENS) for n in lengths]
@@ -149,7 +149,7 @@ def test_step_by_step(on: Any, precision: Precision, rng: Random, sizes: tuple[i
                 rows, table[list(takes)], [done[b] + n for b, n in takes.items()]
             ),
         }
-        out = ops.convolve_heads(**step, **on)
+        out = ops.cca(**step, **on)
         for b, part in zip(takes, np.split(out, cu_seqlens[1:-1]), strict=False):
             found[b].append(part)
             done[b] += len(part)
@@ -164,7 +164,7 @@ def test_tokens_that_are_taken_back(
     """With so many more slots, a sequence may go on before tokens that were computed."""
     sizes = (4, 2, 8, 3, 2)
     given = make(rng, precision, [200], sizes)
-    whole = ops.convolve_heads(**given, **on)
+    whole = ops.cca(**given, **on)
     rows = ops.LatentState.empty(6, 3 + drafts, *sizes[:3])
     table, done = np.array([[4, 0, 3, 1]]), 0
     while done < 200:
@@ -179,7 +179,7 @@ def test_tokens_that_are_taken_back(
             "position_ids": np.arange(done, done + len(tokens)),
             "state": ops.LatentState(rows, table, [done + len(tokens)]),
         }
-        found = ops.convolve_heads(**step, **on)
+        found = ops.cca(**step, **on)
         np.testing.assert_array_equal(found[:right], whole[done : done + right])
         done += right
 
@@ -200,7 +200,7 @@ def test_tokens_that_are_taken_back(
 def test_errors(rng: Random, changes: dict[str, Any], message: str) -> None:
     given = make(rng, Precision("float32", 0), [2])
     with pytest.raises(ValueError, match=message):
-        ops.convolve_heads(**given | changes)
+        ops.cca(**given | changes)
 
 
 @pytest.mark.parametrize(
@@ -217,4 +217,4 @@ def test_errors(rng: Random, changes: dict[str, Any], message: str) -> None:
 def test_errors_of_states(rng: Random, rows: Any, table: Any, lengths: Any, message: str) -> None:
     given = make(rng, Precision("float32", 0), [2])
     with pytest.raises(ValueError, match=message):
-        ops.convolve_heads(**given, state=ops.LatentState(rows, table, lengths))
+        ops.cca(**given, state=ops.LatentState(rows, table, lengths))

@@ -1,4 +1,4 @@
-"""Dense layers whose weights are quantised in groups (`ops.gemm_groups`), on the CPU. Reference:
+"""Dense layers whose weights are quantised in groups (`ops.gemm_groupwise`), on the CPU. Reference:
 NumPy float64 on the values that the weights stand for."""
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ def test_products(
     x = rng.integers(-126, 127, (rows, k)).astype(np.float32)
     x[:, ::32] = 127
     bias = rng.normal(0, 1, n).astype(np.float32)
-    found = ops.gemm_groups(x, *weight, bias, bits=bits, group=group, activation="silu")
+    found = ops.gemm_groupwise(x, *weight, bias, bits=bits, group=group, activation="silu")
     expected = reference.linear(x, groups_weight(weight, bits, group), bias, "silu")
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-3)
     residual = rng.normal(0, 1, (rows, n)).astype(np.float32)
-    found = ops.gemm_groups(x, *weight, bits=bits, group=group, residual=residual)
+    found = ops.gemm_groupwise(x, *weight, bits=bits, group=group, residual=residual)
     expected = residual + reference.linear(x, groups_weight(weight, bits, group))
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-3)
 
@@ -51,7 +51,7 @@ def test_gate(rng: np.random.Generator) -> None:
     x[:, ::32] = 127
     sums = reference.linear(x, groups_weight(weight, 4, 32)).reshape(9, 3, 2, 16)
     gate, other = (sums[:, :, i].reshape(9, 48) for i in (0, 1))
-    found = ops.gemm_groups(x, *weight, bits=4, group=32, activation="silu", gated=True)
+    found = ops.gemm_groupwise(x, *weight, bits=4, group=32, activation="silu", gated=True)
     # With a gate, sums are rounded to float32 once more.
     np.testing.assert_allclose(
         found, reference.ACTIVATIONS["silu"](gate) * other, rtol=1e-4, atol=1e-3
@@ -67,14 +67,14 @@ def test_input_order(
     order = rng.permutation(k)
     x = rng.integers(-126, 127, (rows, k)).astype(np.float32)
     x[:, order[::32]] = 127
-    found = ops.gemm_groups(x, *weight, bits=bits, group=group, input_order=order)
+    found = ops.gemm_groupwise(x, *weight, bits=bits, group=group, input_order=order)
     values = np.empty((n, k))
     values[:, order] = groups_weight(weight, bits, group)
     np.testing.assert_allclose(found, reference.linear(x, values), rtol=1e-4, atol=1e-3)
-    ordered = ops.gemm_groups(x[:, order], *weight, bits=bits, group=group)
+    ordered = ops.gemm_groupwise(x[:, order], *weight, bits=bits, group=group)
     np.testing.assert_array_equal(found, ordered)
     for row in range(rows):
-        alone = ops.gemm_groups(x[[row]], *weight, bits=bits, group=group, input_order=order)
+        alone = ops.gemm_groupwise(x[[row]], *weight, bits=bits, group=group, input_order=order)
         np.testing.assert_array_equal(alone[0], found[row])
 
 
@@ -84,8 +84,8 @@ def test_input_order_of_a_gate(rng: np.random.Generator) -> None:
     order = rng.permutation(75)
     options: dict[str, Any] = {"bits": 4, "group": 32, "activation": "silu", "gated": True}
     np.testing.assert_array_equal(
-        ops.gemm_groups(x, *weight, **options, input_order=order),
-        ops.gemm_groups(x[:, order], *weight, **options),
+        ops.gemm_groupwise(x, *weight, **options, input_order=order),
+        ops.gemm_groupwise(x[:, order], *weight, **options),
     )
 
 
@@ -109,4 +109,4 @@ def test_refusals(rng: np.random.Generator, changes: dict[str, Any], message: st
     values, scales, _ = random_groups(rng, 32, 64, 4, 32, False)
     given = {"x": np.zeros((1, 64)), "values": values, "scales": scales, "bits": 4, "group": 32}
     with pytest.raises(ValueError, match=message):
-        ops.gemm_groups(**(given | changes))
+        ops.gemm_groupwise(**(given | changes))

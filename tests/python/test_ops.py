@@ -152,7 +152,7 @@ def test_gated_feed_forward(
     ("hidden", "heads", "kv_heads", "head_dim", "dims"),
     [(8, 1, 1, 16, 2), (33, 3, 1, 32, 32), (48, 4, 2, 48, 14), (40, 2, 2, 64, 64)],
 )
-def test_project_heads(
+def test_qkv_rope(
     on: Any,
     precision: Precision,
     rng: Random,
@@ -188,7 +188,7 @@ def test_project_heads(
         )
         if at is not None:
             more["frequencies"] = frequencies
-        actual = ops.project_heads(x, weight, bias, cu_seqlens, **options, **more, **on)
+        actual = ops.qkv_rope(x, weight, bias, cu_seqlens, **options, **more, **on)
         precision.check(actual, np.concatenate([*turned, v], 1).reshape(len(x), rows), steps=3)
 
 
@@ -293,7 +293,7 @@ def test_errors_name_what_does_not_fit(device: str, rng: Random) -> None:
             "bias of gate has shape .* expected a vector of 4",
         ),
         (
-            lambda: ops.project_heads(x, weight, None, cu_seqlens, num_heads=1, **on),
+            lambda: ops.qkv_rope(x, weight, None, cu_seqlens, num_heads=1, **on),
             "weight has 4 rows, expected a multiple of 3 heads",
         ),
         (lambda: ops.layer_norm(x, np.ones(7), **on), "gamma: expected a vector of 8"),

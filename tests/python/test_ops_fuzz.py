@@ -164,13 +164,13 @@ def feed_forward(d: Draw) -> Any:
     )
 
 
-def project_heads(d: Draw) -> Any:
+def qkv_rope(d: Draw) -> Any:
     rows, k, head_dim = d.size(), d.size(), d.of(0, 8, 16, 32, 48, 4096, 4112, 8192)
     heads, kv_heads = d.of(1, 2, 3), d.of(1, 2)
     if head_dim > 64:  # what is large is few
         rows, k, heads, kv_heads = min(rows, 2), min(k, 3), 1, 1
     columns = (heads + 2 * kv_heads) * head_dim
-    return ops.project_heads(
+    return ops.qkv_rope(
         d.floats(rows, k),
         d.floats(columns, k),
         d.maybe(d.floats(columns)),
@@ -240,18 +240,18 @@ class Pages:
         return self.cu_seqlens, self.table, self.kv_lens
 
 
-def append_kv(d: Draw) -> Any:
+def append_kv_cache(d: Draw) -> Any:
     pages = Pages(d)
     columns = pages.heads * pages.head_dim
     k, v = d.floats(pages.rows, columns), d.floats(pages.rows, columns)
-    ops.append_kv(pages.keys, pages.values, k, v, *pages.places, **d.options())
+    ops.append_kv_cache(pages.keys, pages.values, k, v, *pages.places, **d.options())
     return pages.keys.reshape(-1, pages.head_dim)
 
 
-def attention_over_pages(d: Draw) -> Any:
+def paged_attention(d: Draw) -> Any:
     pages = Pages(d)
     heads = pages.heads * pages.group
-    return ops.attention_over_pages(
+    return ops.paged_attention(
         d.floats(pages.rows, heads * pages.head_dim),
         pages.keys,
         pages.values,
@@ -327,7 +327,7 @@ def sparse_pool(d: Draw) -> Any:
 
 
 FUNCTIONS = [
-    gemm, feed_forward, project_heads, attention, append_kv, attention_over_pages, rope, layer_norm,
+    gemm, feed_forward, qkv_rope, attention, append_kv_cache, paged_attention, rope, layer_norm,
     embed, pool, sparse_pool,
 ]  # fmt: skip
 
@@ -356,8 +356,8 @@ def test_heads_that_are_too_large() -> None:
     """Scratch of 4,096 floats: heads of 8,192 columns used to write beyond it."""
     x, weight = np.ones((2, 1)), np.ones((3 * 8192, 1))
     with pytest.raises(ValueError, match="head_dim is 8192, expected at most 4096"):
-        ops.project_heads(x, weight, None, [0, 2], num_heads=1, query_norm=(np.ones(8192), 1e-6))
-    most = ops.project_heads(x, weight[: 3 * 4096], None, [0, 2], num_heads=1)
+        ops.qkv_rope(x, weight, None, [0, 2], num_heads=1, query_norm=(np.ones(8192), 1e-6))
+    most = ops.qkv_rope(x, weight[: 3 * 4096], None, [0, 2], num_heads=1)
     np.testing.assert_array_equal(most, np.ones((2, 3 * 4096)))
 
 
@@ -366,11 +366,11 @@ def test_arrays_without_elements_take_no_memory() -> None:
     wide, tall = np.empty((0, 1 << 40), np.float32), np.empty((1 << 40, 0), np.float32)
     x = np.ones((1, 16))
     with pytest.raises(ValueError, match="weight has shape"):
-        ops.project_heads(x, tall, None, [0, 1], num_heads=2, num_kv_heads=1)
+        ops.qkv_rope(x, tall, None, [0, 1], num_heads=2, num_kv_heads=1)
     with pytest.raises(OverflowError, match="too large"):
         ops.rope(wide, [0, 0], np.ones(2), num_heads=1)
     with pytest.raises(ValueError, match="input_order"):
-        ops.gemm_groups(x, wide, np.ones((1, 1)), bits=4, group=32, input_order=[0])
+        ops.gemm_groupwise(x, wide, np.ones((1, 1)), bits=4, group=32, input_order=[0])
 
 
 @pytest.mark.parametrize(

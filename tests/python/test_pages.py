@@ -44,7 +44,7 @@ def head_dim_multiple(device: str) -> int:
     """What head sizes must be a multiple of on this device, by its own words."""
     try:
         one = np.ones((1, 1, PAGE, 1))
-        ops.attention_over_pages(
+        ops.paged_attention(
             np.ones((1, 1)), one, one, [0, 1], [[0]], [1], num_heads=1, **on(device)
         )
     except ValueError as error:
@@ -133,7 +133,7 @@ def test_appended_rows(precision: Precision, device: str, rng: Random) -> None:
     for pages, rows in zip(expected, (k, v), strict=True):
         for (page, at), row in zip(where, rows, strict=True):
             pages[page, :, at] = precision.round(row.reshape(2, 16))
-    ops.append_kv(
+    ops.append_kv_cache(
         keys, values, k, v, cu_seqlens, table, kv_lens, device=device, dtype=precision.name
     )
     np.testing.assert_array_equal(keys, expected[0])
@@ -155,7 +155,7 @@ def test_appended_rows_in_float8(precision: Precision, device: str, rng: Random)
     shape = (2, 2, PAGE, d)
     keys, values = (np.full(shape, 5.0, np.float32) for _ in range(2))
     key_scales, value_scales = (np.full(shape[:3], 0.25, np.float32) for _ in range(2))
-    ops.append_kv(
+    ops.append_kv_cache(
         keys, values, k.reshape(6, -1), v.reshape(6, -1), [0, 6], [[1]], [9],
         key_scales=key_scales, value_scales=value_scales, dtype=precision.name, device=device,
     )  # fmt: skip
@@ -182,7 +182,7 @@ def test_errors_of_float8_pages(device: str) -> None:
 
     def append(**changed: Any) -> None:
         given = {"key_scales": scales, "value_scales": scales, **changed}
-        ops.append_kv(pages, pages, rows, rows, [0, 4], [[2]], [4], **given, **on(device))
+        ops.append_kv_cache(pages, pages, rows, rows, [0, 4], [[2]], [4], **given, **on(device))
 
     append()
     with pytest.raises(ValueError, match="key_scales and value_scales: one is given"):
@@ -201,8 +201,8 @@ def test_empty(precision: Precision, device: str) -> None:
         ([0], np.zeros((0, 3), int), []),
         ([0, 0], np.zeros((1, 0), int), [0]),
     ):
-        ops.append_kv(none, none, rows, rows, offset, table, lens, **on)
-        found = ops.attention_over_pages(rows, none, none, offset, table, lens, num_heads=2, **on)
+        ops.append_kv_cache(none, none, rows, rows, offset, table, lens, **on)
+        found = ops.paged_attention(rows, none, none, offset, table, lens, num_heads=2, **on)
         assert found.shape == (0, 32)
 
 
@@ -215,7 +215,7 @@ def test_pages_out_of_sight_are_not_read(precision: Precision, device: str) -> N
     sequences.done[0] = 290
     gone = sequences.table[0, :2]
     sequences.keys[gone] = sequences.values[gone] = np.nan
-    found = ops.attention_over_pages(
+    found = ops.paged_attention(
         sequences.q[0][290:300], sequences.keys, sequences.values, [0, 10],
         np.where(np.isin(whole, gone), -5, whole), [300], num_heads=2, window=100, **sequences.on,
     )  # fmt: skip
@@ -232,7 +232,7 @@ def test_tokens_before_a_window_do_not_leak(precision: Precision, device: str) -
     sequences.done[0] = 299
     page, begin = divmod(299 - 100, PAGE)
     sequences.values[sequences.table[0, page], :, :begin] = np.nan
-    found = ops.attention_over_pages(
+    found = ops.paged_attention(
         sequences.q[0][299:300], sequences.keys, sequences.values, [0, 1], sequences.table, [300],
         num_heads=2, window=100, **sequences.on,
     )  # fmt: skip
@@ -263,10 +263,10 @@ def test_errors(device: str, head_dim_multiple: int) -> None:
     }  # fmt: skip
 
     def attention(**changed: Any) -> None:
-        ops.attention_over_pages(**{"q": q, "num_heads": 2, **good, **changed})
+        ops.paged_attention(**{"q": q, "num_heads": 2, **good, **changed})
 
     def append(**changed: Any) -> None:
-        ops.append_kv(**{"k": kv, "v": kv, **good, **changed})
+        ops.append_kv_cache(**{"k": kv, "v": kv, **good, **changed})
 
     attention()
     append()
@@ -323,8 +323,8 @@ def test_rope(
 def test_keys_without_values_are_refused() -> None:
     pages, one = np.zeros((1, 1, PAGE, 16), np.float32), np.ones((1, 16))
     with pytest.raises(ValueError, match="k and v: one is given, expected both or none"):
-        ops.attention_over_pages(one, pages, pages, [0, 1], [[0]], [1], num_heads=1, k=one)
+        ops.paged_attention(one, pages, pages, [0, 1], [[0]], [1], num_heads=1, k=one)
     frozen = pages.copy()
     frozen.flags.writeable = False
     with pytest.raises(ValueError, match="values: expected a writeable"):
-        ops.attention_over_pages(one, pages, frozen, [0, 1], [[0]], [1], num_heads=1, k=one, v=one)
+        ops.paged_attention(one, pages, frozen, [0, 1], [[0]], [1], num_heads=1, k=one, v=one)

@@ -83,7 +83,7 @@ def test_heads_at_their_positions(device: str, precision: Precision) -> None:
     rows = {"x": numbers(ROWS, 64), "position_ids": np.arange(ROWS) * 7 % 1000}
 
     def project(x: Any, position_ids: Any) -> Any:
-        return ops.project_heads(
+        return ops.qkv_rope(
             x, weight, None, [0, len(x)], num_heads=3, num_kv_heads=1, frequencies=frequencies,
             position_ids=position_ids, query_norm=gamma, key_norm=gamma, device=device,
             dtype=precision.name,

@@ -12,17 +12,17 @@ import numpy as np
 import pytest
 from packhorse import Session
 from packhorse.serve.errors import ServeError
-from packhorse.serve.pace import Pace
 from packhorse.serve.queue import TokenQueue
-from packhorse.serve.work import Work
+from packhorse.serve.queued_request import QueuedRequest
+from packhorse.serve.throughput import ThroughputEstimator
 from packhorse.text.parts import PartRunner, Request
 
-Put = Callable[..., Work]
+Put = Callable[..., QueuedRequest]
 
 
 def queue_of(max_tokens: int = 10**6, budget: int = 1024) -> TokenQueue:
     """Whose batches have at most `budget` tokens, and in which so many tokens may wait."""
-    return TokenQueue(Pace(1.0, budget), max_tokens, 60)
+    return TokenQueue(ThroughputEstimator(1.0, budget), max_tokens, 60)
 
 
 @pytest.fixture
@@ -50,9 +50,9 @@ def put(runner: PartRunner, loop: asyncio.AbstractEventLoop) -> Put:
         output: Any = "embedding",
         within: float = 60.0,
         piece: int | None = None,
-    ) -> Work:
-        async def work() -> Work:
-            return Work(client, time.monotonic() + within, sum(lengths))
+    ) -> QueuedRequest:
+        async def work() -> QueuedRequest:
+            return QueuedRequest(client, time.monotonic() + within, sum(lengths))
 
         found = loop.run_until_complete(work())
         queue.admit(found)
@@ -119,7 +119,7 @@ def test_a_batch_is_bounded_by_tokens_and_by_the_plan(runner: PartRunner, put: P
 
 
 def test_the_pace_bounds_how_long_a_batch_takes(runner: PartRunner, put: Put) -> None:
-    pace = Pace(0.1, 500)
+    pace = ThroughputEstimator(0.1, 500)
     assert pace.batch_tokens == 500  # nothing is known yet
     pace.note(1000, 1.0)
     assert pace.batch_tokens == 100
@@ -135,17 +135,17 @@ def test_the_pace_bounds_how_long_a_batch_takes(runner: PartRunner, put: Put) ->
     for _ in range(100):
         pace.note(3000, 1.0)  # what was long ago counts less
     assert 290 < pace.batch_tokens <= 300
-    pace = Pace(0.1, 500)
+    pace = ThroughputEstimator(0.1, 500)
     pace.note(1000, 1.0)
     waiting = (0, 400, 800, 1600, 10_000)  # where much waits, batches are longer
     assert [pace.batch_tokens_of(tokens) for tokens in waiting] == [100, 100, 200, 400, 400]
-    both = Pace(0.1, 500, replicas=2)
+    both = ThroughputEstimator(0.1, 500, replicas=2)
     both.note(1000, 1.0)
     assert (both.batch_tokens, both.wait_s(5000)) == (100, 2.5)
 
 
 def test_the_wait_counts_what_runs_and_the_slowest_pace_of_late() -> None:
-    pace = Pace(0.1, 500)
+    pace = ThroughputEstimator(0.1, 500)
     assert pace.wait_s(1000, [(500, 0.1)]) == 0  # nothing is known yet
     pace.note(1000, 1.0)
     assert pace.wait_s(200, [(100, 0.04)]) == pytest.approx(0.26)
@@ -157,7 +157,7 @@ def test_the_wait_counts_what_runs_and_the_slowest_pace_of_late() -> None:
     assert pace.wait_s(200) == pytest.approx(0.4)
     pace.note(300, 0.1)
     assert pace.wait_s(200) == pytest.approx(200 * 1.3 / 1400)
-    both = Pace(0.1, 500, replicas=2)
+    both = ThroughputEstimator(0.1, 500, replicas=2)
     both.note(1000, 1.0)
     assert both.wait_s(200, [(100, 0.02), (60, 0.04)]) == pytest.approx(0.15)
 
@@ -174,7 +174,7 @@ def test_other_outputs_wait_for_a_batch_of_their_own(runner: PartRunner, put: Pu
 
 
 def test_too_much_is_refused_with_a_time_to_come_back(runner: PartRunner, put: Put) -> None:
-    pace = Pace(1.0, 1024)
+    pace = ThroughputEstimator(1.0, 1024)
     pace.note(100, 1.0)
     queue = TokenQueue(pace, 10**6, max_wait_s=5)
     put(queue, "a", [600])

@@ -57,7 +57,7 @@ def test_the_attention_block() -> None:
         [weights[f"{qkv}conv_qk_{kind}.{part}"] for part in ("weight", "bias")]
         for kind in ("depthwise", "grouped")
     )
-    heads = ops.convolve_heads(
+    heads = ops.cca(
         latents,
         cu_seqlens,
         (depthwise[0][:, 0], depthwise[1]),

@@ -18,7 +18,7 @@ from packhorse.ray import Embedder
 from packhorse.ray.fragments import SUFFIXES, Fragment, cut, read
 from packhorse.ray.places import Folder, Found, find_files
 from packhorse.ray.plan import Plan
-from packhorse.ray.worker import FragmentWorker, Job
+from packhorse.ray.worker import EmbeddingJob, FragmentWorker
 from ray_support import make_texts, read_output, vectors, write_parquet
 
 
@@ -203,9 +203,9 @@ def test_a_plan_keeps_its_fragments(tmp_path: Path) -> None:
         Plan.read(folder)
 
 
-def job(model: Path, output: Path, keep: list[str] | None = None) -> Job:
+def job(model: Path, output: Path, keep: list[str] | None = None) -> EmbeddingJob:
     embedder = {"load": {"threads": 1}, "column": "text", "embedding_column": "embedding"}
-    return Job(str(model), embedder, "text", "embedding", keep, Folder(str(output)))
+    return EmbeddingJob(str(model), embedder, "text", "embedding", keep, Folder(str(output)))
 
 
 def call(worker: FragmentWorker, fragments: list[Fragment]) -> list[dict[str, Any]]:

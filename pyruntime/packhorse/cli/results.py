@@ -23,7 +23,7 @@ Fields = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Job:
+class FileRun:
     """Which text is read, and by which model. file: "-" is stdin. load: arguments of
     `TextModel.load`."""
 

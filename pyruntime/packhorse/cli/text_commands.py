@@ -105,7 +105,7 @@ def embed_sparse(
     """Print the sparse vector of each line (SPLADE, BGE-M3): ids of tokens, and their weights."""
     from packhorse.cli import results
 
-    job = results.Job(model, file, reading, loading.arguments())
+    job = results.FileRun(model, file, reading, loading.arguments())
     find = partial(results.sparse_vectors, prompts=prompts.arguments())
     job.print_results("embedding", find)
 
@@ -116,7 +116,7 @@ def embed_tokens(
     """Print the vectors of each line's tokens (ColBERT, BGE-M3)."""
     from packhorse.cli import results
 
-    job = results.Job(model, file, reading, loading.arguments())
+    job = results.FileRun(model, file, reading, loading.arguments())
     find = partial(results.token_vectors, prompts=prompts.arguments())
     job.print_results("embedding", find)
 
@@ -145,7 +145,7 @@ def score(
     from packhorse.cli import results
 
     load = loading.arguments() | {"reranker": read_template(reranker)}
-    job = results.Job(model, file, reading, load)
+    job = results.FileRun(model, file, reading, load)
     find = partial(results.scores, query=query, instruction=instruction)
     job.print_results("scoring", find, best=top_k)
 
@@ -177,7 +177,7 @@ def classify(
     """Label each line of a text, or find the entities in it, whichever the model does."""
     from packhorse.cli import results
 
-    job = results.Job(model, file, reading, loading.arguments())
+    job = results.FileRun(model, file, reading, loading.arguments())
     find = partial(results.labels, top_k=top_k, pairs=pairs, strategy=strategy, stride=stride)
     job.print_results("classifying", find)
 
@@ -208,7 +208,7 @@ def answer(
         "stride": stride,
         "allow_none": allow_none,
     }
-    job = results.Job(model, file, reading, loading.arguments())
+    job = results.FileRun(model, file, reading, loading.arguments())
     job.print_results("answering", partial(results.answers, question=question, options=options))
 
 
@@ -229,7 +229,7 @@ def fill_mask(
     from packhorse.cli import results
 
     load = loading.arguments() | {"max_predictions": max_masks}
-    job = results.Job(model, file, reading, load)
+    job = results.FileRun(model, file, reading, load)
     job.require("fill_mask")  # the session's own error would speak of its plan
     job.print_results("filling", partial(results.masks, top_k=top_k))
 

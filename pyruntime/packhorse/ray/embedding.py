@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from packhorse.ray.fragments import Fragment
     from packhorse.ray.places import Folder
-    from packhorse.ray.worker import Job
+    from packhorse.ray.worker import EmbeddingJob
 
 Inputs = str | PathLike[str] | Sequence[str | PathLike[str]]
 
@@ -96,7 +96,7 @@ def embed(
     import ray
 
     from packhorse.ray.places import Folder
-    from packhorse.ray.worker import Job
+    from packhorse.ray.worker import EmbeddingJob
 
     if fragment_bytes < 1:
         raise ValueError(f"fragment_bytes is {fragment_bytes}, expected at least 1")
@@ -121,7 +121,7 @@ def embed(
         if not ray.is_initialized():
             ray.init()
         embedder = {"column": column, "embedding_column": embedding_column, "load": load, **options}
-        job = Job(model, embedder, column, embedding_column, keep, folder)
+        job = EmbeddingJob(model, embedder, column, embedding_column, keep, folder)
         finished = skipped
         for outcome in _run(todo, job, workers, num_cpus, num_gpus):
             finished += 1
@@ -182,7 +182,7 @@ def _plan(
 
 def _run(
     fragments: Sequence[Fragment],
-    job: Job,
+    job: EmbeddingJob,
     workers: int | None,
     num_cpus: int | None,
     num_gpus: float,

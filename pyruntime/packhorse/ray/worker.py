@@ -16,7 +16,7 @@ from packhorse.ray.places import Folder
 _MOST_DEATHS = 5  # of workers over one fragment: then it is taken for what kills them
 
 
-class Job(NamedTuple):
+class EmbeddingJob(NamedTuple):
     """What is the same for all fragments. It can be pickled.
 
     embedder  arguments of `Embedder`, without the model
@@ -38,7 +38,7 @@ class FragmentWorker:
     appear whole, and are the same whoever writes them.
     """
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: EmbeddingJob) -> None:
         self._job = job
         self._embedder = Embedder(job.model, **job.embedder)
 

@@ -12,7 +12,7 @@ from starlette.routing import Mount
 
 from packhorse.serve import field_names
 from packhorse.serve.endpoint import cohere_style, openai_style, tei_style
-from packhorse.serve.exchange import WIRE, Receive, Scope, Send
+from packhorse.serve.exchange import HTTP_CONNECTION, Receive, Scope, Send
 from packhorse.serve.protocols import (
     admin,
     cohere_embed,
@@ -26,68 +26,68 @@ from packhorse.serve.protocols import (
     tei,
     tei_text,
 )
-from packhorse.serve.routes import Line, Routes
+from packhorse.serve.routes import Route, Routes
 from packhorse.serve.service import Service
 from packhorse.serve.settings import Settings
 
 LINES = (
-    Line("GET", "/", page.index, tei_style, public=True),
-    Line("GET", "/page/", page.file, tei_style, public=True),
-    Line("POST", "/", tei.root, tei_style, names=field_names.TEI),
-    Line("POST", "/embed", tei.embed, tei_style, names=field_names.TEI),
-    Line("POST", "/embed_all", tei.embed_all, tei_style, names=field_names.TEI),
-    Line("POST", "/embed_sparse", tei.embed_sparse, tei_style, names=field_names.TEI),
-    Line("POST", "/rerank", tei.rerank, tei_style, names=field_names.CUT),
-    Line("POST", "/predict", tei.predict, tei_style, names=field_names.TEI),
-    Line("POST", "/similarity", tei.similarity, tei_style, names=field_names.CUT),
-    Line("POST", "/tokenize", tei_text.tokenize, tei_style, names=field_names.TEI),
-    Line("POST", "/decode", tei_text.decode, tei_style),
-    Line("GET", "/info", tei_text.info, tei_style),
-    Line(
+    Route("GET", "/", page.index, tei_style, public=True),
+    Route("GET", "/page/", page.file, tei_style, public=True),
+    Route("POST", "/", tei.root, tei_style, names=field_names.TEI),
+    Route("POST", "/embed", tei.embed, tei_style, names=field_names.TEI),
+    Route("POST", "/embed_all", tei.embed_all, tei_style, names=field_names.TEI),
+    Route("POST", "/embed_sparse", tei.embed_sparse, tei_style, names=field_names.TEI),
+    Route("POST", "/rerank", tei.rerank, tei_style, names=field_names.CUT),
+    Route("POST", "/predict", tei.predict, tei_style, names=field_names.TEI),
+    Route("POST", "/similarity", tei.similarity, tei_style, names=field_names.CUT),
+    Route("POST", "/tokenize", tei_text.tokenize, tei_style, names=field_names.TEI),
+    Route("POST", "/decode", tei_text.decode, tei_style),
+    Route("GET", "/info", tei_text.info, tei_style),
+    Route(
         "POST",
         "/token-classification",
         hub_tasks.token_classification,
         tei_style,
         names=field_names.TEI,
     ),
-    Line(
+    Route(
         "POST",
         "/question-answering",
         hub_tasks.question_answering,
         tei_style,
         names=field_names.ANSWERS,
     ),
-    Line("POST", "/fill-mask", hub_tasks.fill_mask, tei_style, names=field_names.TEI),
-    Line(
+    Route("POST", "/fill-mask", hub_tasks.fill_mask, tei_style, names=field_names.TEI),
+    Route(
         "POST", "/embeddings", openai_embeddings.embeddings, openai_style, names=field_names.OPENAI
     ),
-    Line(
+    Route(
         "POST",
         "/v1/embeddings",
         openai_embeddings.embeddings,
         openai_style,
         names=field_names.OPENAI,
     ),
-    Line("POST", "/v1/completions", openai_generation.completions, openai_style),
-    Line("POST", "/v1/chat/completions", openai_generation.chat, openai_style),
-    Line("POST", "/v1/responses", responses.responses, openai_style),
-    Line("POST", "/v1/rerank", rerankers.rerank, openai_style, names=field_names.RERANK),
-    Line("POST", "/v1/score", rerankers.scores, openai_style, names=field_names.SCORE),
-    Line("POST", "/score", rerankers.scores, openai_style, names=field_names.SCORE),
-    Line("POST", "/v2/embed", cohere_embed.embed, cohere_style, names=field_names.COHERE),
-    Line("POST", "/v2/rerank", rerankers.cohere_rerank, cohere_style, names=field_names.RERANK),
-    Line("GET", "/v1/models", openai_embeddings.models, openai_style),
-    Line("GET", "/v1/models/", openai_embeddings.model, openai_style),
-    Line("GET", "/models", admin.list_models, tei_style),
-    Line("POST", "/models", admin.load_model, tei_style),
-    Line("GET", "/models/", admin.show_model, tei_style),
-    Line("POST", "/models/", admin.change_model, tei_style),
-    Line("DELETE", "/models/", admin.unload_model, tei_style),
-    Line("GET", "/health", health.health, tei_style, public=True),
-    Line("GET", "/ping", health.health, tei_style, public=True),
-    Line("GET", "/ready", health.ready, tei_style, public=True),
-    Line("GET", "/metrics", health.metrics, tei_style, public=True),
-    Line("GET", "/openapi.json", health.openapi, tei_style, public=True),
+    Route("POST", "/v1/completions", openai_generation.completions, openai_style),
+    Route("POST", "/v1/chat/completions", openai_generation.chat, openai_style),
+    Route("POST", "/v1/responses", responses.responses, openai_style),
+    Route("POST", "/v1/rerank", rerankers.rerank, openai_style, names=field_names.RERANK),
+    Route("POST", "/v1/score", rerankers.scores, openai_style, names=field_names.SCORE),
+    Route("POST", "/score", rerankers.scores, openai_style, names=field_names.SCORE),
+    Route("POST", "/v2/embed", cohere_embed.embed, cohere_style, names=field_names.COHERE),
+    Route("POST", "/v2/rerank", rerankers.cohere_rerank, cohere_style, names=field_names.RERANK),
+    Route("GET", "/v1/models", openai_embeddings.models, openai_style),
+    Route("GET", "/v1/models/", openai_embeddings.model, openai_style),
+    Route("GET", "/models", admin.list_models, tei_style),
+    Route("POST", "/models", admin.load_model, tei_style),
+    Route("GET", "/models/", admin.show_model, tei_style),
+    Route("POST", "/models/", admin.change_model, tei_style),
+    Route("DELETE", "/models/", admin.unload_model, tei_style),
+    Route("GET", "/health", health.health, tei_style, public=True),
+    Route("GET", "/ping", health.health, tei_style, public=True),
+    Route("GET", "/ready", health.ready, tei_style, public=True),
+    Route("GET", "/metrics", health.metrics, tei_style, public=True),
+    Route("GET", "/openapi.json", health.openapi, tei_style, public=True),
 )
 
 
@@ -125,7 +125,7 @@ class Application(Starlette):
             await self._routes(scope, receive, send)
         else:
             # What stands between changes the answer: it goes through all of that.
-            scope.get("extensions", {}).pop(WIRE, None)
+            scope.get("extensions", {}).pop(HTTP_CONNECTION, None)
             await super().__call__(scope, receive, send)
 
 

@@ -16,7 +16,7 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from packhorse.serve.connections import Connections
-from packhorse.serve.exchange import SURPLUS, WIRE, Headers
+from packhorse.serve.exchange import HTTP_CONNECTION, SURPLUS, Headers
 from packhorse.serve.json_parts import to_json
 
 _MOST_UNUSED_BYTES = 65_536  # of headers, or of what is between the parts of a body
@@ -27,8 +27,8 @@ _LINGER_S = 1.0  # for what a client still sends that has been refused
 _SURPLUS_S = 2.0  # for the request of a connection that is one too many
 
 
-class Wire:
-    """The connection of one request, which its scope has as an extension of ASGI (`WIRE`).
+class HttpConnection:
+    """The connection of one request, which its scope has as an extension of ASGI (`HTTP_CONNECTION`).
 
     began  when the first byte of the request came, of `time.monotonic`
     """
@@ -219,7 +219,7 @@ class Connection(HttpToolsProtocol):
         self._unused_bytes = 0
         scope: Any = self.scope
         super().on_headers_complete()  # makes a task, which begins later
-        scope["extensions"] = {WIRE: Wire(self, self.cycle, self._began)}
+        scope["extensions"] = {HTTP_CONNECTION: HttpConnection(self, self.cycle, self._began)}
         if self._surplus:
             scope[SURPLUS] = True
             self.cycle.keep_alive = False

@@ -15,9 +15,9 @@ from packhorse.serve.body import SMALL_BODY, read_json, read_long_json
 from packhorse.serve.errors import ClientGoneError, ServeError
 from packhorse.serve.json_parts import json_parts, to_json
 from packhorse.serve.model import AnyTask, Outcome, ServedModel
+from packhorse.serve.queued_request import QueuedRequest, Waiting
 from packhorse.serve.service import Service
 from packhorse.serve.weight import MUCH, weight
-from packhorse.serve.work import Waiting, Work
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -25,7 +25,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Found = TypeVar("Found")
 
-WIRE = "packhorse.wire"  # the extension of ASGI that the server's own connections have
+HTTP_CONNECTION = "packhorse.wire"  # the extension of ASGI that the server's own connections have
 SURPLUS = "packhorse.surplus"  # in the scope of a connection that is one too many
 _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 _MOST_QUERY_FIELDS = 100
@@ -55,7 +55,7 @@ class Done(NamedTuple):
     kind: str | None
     texts: int
     at: float
-    work: Work
+    work: QueuedRequest
 
     @property
     def usage(self) -> dict[str, Any]:
@@ -96,7 +96,7 @@ class Exchange:
         self.scope = scope
         self.receive = receive
         extensions = scope.get("extensions")
-        self.wire: Any = None if extensions is None else extensions.get(WIRE)
+        self.wire: Any = None if extensions is None else extensions.get(HTTP_CONNECTION)
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         given = self.headers.get(b"x-request-id", b"")
         self.request_id = given.decode() if _REQUEST_ID.fullmatch(given) else next_id()

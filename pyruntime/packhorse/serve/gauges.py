@@ -26,7 +26,7 @@ class Gauges(Collector):
         tokens = GaugeMetricFamily(
             "packhorse_queue_tokens", "Tokens that wait for a model", labels=["model"]
         )
-        pace = GaugeMetricFamily(
+        throughput = GaugeMetricFamily(
             "packhorse_tokens_per_second", "Tokens that a model runs in a second", labels=["model"]
         )
         engines = {
@@ -42,7 +42,7 @@ class Gauges(Collector):
         }
         for one in models:
             tokens.add_metric([one.name], one.queue.tokens)
-            pace.add_metric([one.name], one.queue.pace.tokens_per_second)
+            throughput.add_metric([one.name], one.queue.throughput.tokens_per_second)
             for name, family in engines.items():
                 if one.generates:
                     family.add_metric([one.name], one.stats()[name])

@@ -16,7 +16,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from packhorse.serve.work import Work
+from packhorse.serve.queued_request import QueuedRequest
 
 _SECONDS = [0.00001 * 1.5**power for power in range(1, 36, 2)]
 _POWERS = [float(2**power) for power in range(21)]
@@ -118,7 +118,7 @@ class Metrics:
         self._count["te_request_count"].add(1, method)
 
     def succeed(
-        self, method: str, kind: str | None, texts: int, seconds: float, work: Work
+        self, method: str, kind: str | None, texts: int, seconds: float, work: QueuedRequest
     ) -> None:
         """It was answered. kind: "embed" or "predict", of so many texts; None: neither."""
         self._count["te_request_success"].add(1, method)

@@ -17,12 +17,12 @@ from packhorse.packing import pack
 from packhorse.serve.errors import ServeError
 from packhorse.serve.generating import Engine
 from packhorse.serve.metrics import Metrics
-from packhorse.serve.pace import Pace
 from packhorse.serve.queue import TokenQueue
+from packhorse.serve.queued_request import QueuedRequest
 from packhorse.serve.settings import ModelSettings, Settings
-from packhorse.serve.tokenizing import Job, TokenizerPool, do_jobs
+from packhorse.serve.throughput import ThroughputEstimator
+from packhorse.serve.tokenizing import TokenizerPool, TokenizingTask, run_tasks
 from packhorse.serve.weight import MUCH, weight
-from packhorse.serve.work import Work
 from packhorse.serve.worker import Worker
 from packhorse.text import TextModel
 from packhorse.text.parts import PartRunner, Request
@@ -48,7 +48,7 @@ class Outcome(NamedTuple):
 
     found: Any
     tokens: int
-    work: Work
+    work: QueuedRequest
 
 
 class Adapter(NamedTuple):
@@ -89,14 +89,16 @@ class ServedModel:
         self.methods = frozenset(_methods(session))
         self.adapters: dict[str, Adapter] = {}
         workers = [one for one in replicas for _ in range(1 if one.session.device == "cpu" else 2)]
-        pace = Pace(server.max_batch_ms / 1000, session.max_tokens, len(workers))
-        self.queue = TokenQueue(pace, server.max_queue_tokens, server.max_wait_s)
+        throughput = ThroughputEstimator(
+            server.max_batch_ms / 1000, session.max_tokens, len(workers)
+        )
+        self.queue = TokenQueue(throughput, server.max_queue_tokens, server.max_wait_s)
         self._runner = None if self.generates else PartRunner(session)
         self.engines = [Engine(one) for one in replicas] if self.generates else []
         # While a GPU runs one batch, another worker packs the next one.
         self._workers = [] if self.generates else [self._worker(one) for one in workers]
         for replica in () if self.generates else replicas:
-            pace.note(*_warm_up(replica))
+            throughput.note(*_warm_up(replica))
         for worker in self._workers:
             worker.start()
 
@@ -167,17 +169,17 @@ class ServedModel:
     ) -> Outcome:
         """The results of a task for some items, when they have run.
 
-        client, deadline  as of `Work`
-        wait              awaits a `Work`, and gives up when the client does
+        client, deadline  as of `QueuedRequest`
+        wait              awaits a `QueuedRequest`, and gives up when the client does
 
         Raises ServeError, ClientGoneError.
         """
-        work = Work(client, deadline, *self.estimate(items))
+        work = QueuedRequest(client, deadline, *self.estimate(items))
         self.queue.admit(work)
         try:
-            job = Job(work, task, items, self._put)
+            job = TokenizingTask(work, task, items, self._put)
             if self.queue.requests == 1 and work.characters <= _FEW_CHARACTERS and _are_few(items):
-                for failed in do_jobs([job]):  # nothing else waits: a thread would only cost time
+                for failed in run_tasks([job]):  # nothing else waits: a thread would only cost time
                     failed.finish()
             else:
                 self._pool.submit(job)
@@ -190,7 +192,7 @@ class ServedModel:
         much = work.tokens > _MUCH_TEXT or work.numbers > MUCH
         return Outcome(await asyncio.to_thread(finish) if much else finish(), work.tokens, work)
 
-    def _put(self, work: Work, request: Request, kept: Any) -> None:
+    def _put(self, work: QueuedRequest, request: Request, kept: Any) -> None:
         """On a thread of the tokenizer: a request that is tokenized goes to the queue."""
         assert self._runner is not None
         work.numbers = self._runner.numbers(request)
@@ -200,7 +202,7 @@ class ServedModel:
                 f"the model's results would be {work.numbers} numbers, at most {_MOST_NUMBERS} are "
                 "made for one request: send fewer texts",
             )
-        piece = self.queue.pace.batch_tokens // _PIECES
+        piece = self.queue.throughput.batch_tokens // _PIECES
         result, parts = self._runner.cut(request, max(1, piece))
         work.result, work.kept = result, kept
         tokens = int(result.cu_seqlens[-1])

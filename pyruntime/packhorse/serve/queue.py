@@ -15,15 +15,15 @@ from collections import deque
 from typing import NamedTuple
 
 from packhorse.serve.errors import ServeError
-from packhorse.serve.pace import Pace
-from packhorse.serve.work import Work
+from packhorse.serve.queued_request import QueuedRequest
+from packhorse.serve.throughput import ThroughputEstimator
 from packhorse.text.parts import Part, PartRunner, sum_sizes
 
 
 class Chosen(NamedTuple):
     """A part that runs next, and the request that it belongs to."""
 
-    work: Work
+    work: QueuedRequest
     part: Part
 
 
@@ -33,7 +33,7 @@ class _Client:
     def __init__(self, name: str, virtual: float) -> None:
         self.name = name
         self.virtual = virtual
-        self.works: deque[Work] = deque()
+        self.works: deque[QueuedRequest] = deque()
 
 
 class TokenQueue:
@@ -43,8 +43,8 @@ class TokenQueue:
     max_wait_s  how long what comes may have to wait for its turn, by the pace of late
     """
 
-    def __init__(self, pace: Pace, max_tokens: int, max_wait_s: float) -> None:
-        self.pace = pace
+    def __init__(self, throughput: ThroughputEstimator, max_tokens: int, max_wait_s: float) -> None:
+        self.throughput = pace
         self._max_tokens = max_tokens
         self._max_wait_s = max_wait_s
         self._changed = threading.Condition()
@@ -57,7 +57,7 @@ class TokenQueue:
         self.tokens = 0  # that wait, those that are still to be tokenized included
         self.requests = 0  # that were admitted and have not begun to run
 
-    def admit(self, work: Work) -> None:
+    def admit(self, work: QueuedRequest) -> None:
         """Makes room for work of about `work.tokens`. Raises ServeError ("overloaded")."""
         with self._changed:
             if self._closed:
@@ -79,7 +79,7 @@ class TokenQueue:
         """How long what comes now would wait for its turn: for what runs, and what waits."""
         now = time.monotonic()
         running = [(tokens, now - since) for tokens, since in self._running.values()]
-        return self.pace.wait_s(self.tokens, running)
+        return self.throughput.wait_s(self.tokens, running)
 
     @property
     def full(self) -> bool:
@@ -87,8 +87,8 @@ class TokenQueue:
         with self._changed:
             return self._wait_s() > self._max_wait_s or self.tokens >= self._max_tokens
 
-    def put(self, work: Work, parts: list[Part]) -> None:
-        """Work that was admitted, with its parts."""
+    def put(self, work: QueuedRequest, parts: list[Part]) -> None:
+        """QueuedRequest that was admitted, with its parts."""
         with self._changed:
             if work.cancelled:
                 self._forget(work)
@@ -106,19 +106,19 @@ class TokenQueue:
             client.works.append(work)
             self._changed.notify()
 
-    def cancel(self, work: Work) -> None:
+    def cancel(self, work: QueuedRequest) -> None:
         """What has not run of it will not. Harmless when it has ended."""
         with self._changed:
             work.cancelled = True
             self._forget(work)
 
-    def _forget(self, work: Work) -> None:
+    def _forget(self, work: QueuedRequest) -> None:
         self._begin(work)
         self.tokens -= work.waiting_tokens
         work.waiting_tokens = 0
         work.parts.clear()
 
-    def _begin(self, work: Work) -> None:
+    def _begin(self, work: QueuedRequest) -> None:
         if work.admitted:
             work.admitted = False
             self.requests -= 1
@@ -129,7 +129,7 @@ class TokenQueue:
         self._count += 1
         heapq.heappush(self._order, (client.virtual, self._count, client))
 
-    def take(self, runner: PartRunner) -> tuple[list[Chosen], list[Work]] | None:
+    def take(self, runner: PartRunner) -> tuple[list[Chosen], list[QueuedRequest]] | None:
         """Waits for work, and gives (what the next batch runs, what has come too late).
 
         A batch has no more tokens than the pace allows, unless one part alone has more. It counts
@@ -141,7 +141,7 @@ class TokenQueue:
                 if self._closed and not self.requests:
                     return None
                 self._changed.wait()
-            found = self._choose(runner, self.pace.batch_tokens_of(self.tokens))
+            found = self._choose(runner, self.throughput.batch_tokens_of(self.tokens))
             if found[0]:
                 tokens = sum(one.part.size[0] for one in found[0])
                 self._running[runner] = tokens, time.monotonic()
@@ -151,11 +151,11 @@ class TokenQueue:
         """The batch that a runner took has run: so many tokens in so many seconds."""
         with self._changed:
             del self._running[runner]
-            self.pace.note(tokens, seconds)
+            self.throughput.note(tokens, seconds)
 
-    def _choose(self, runner: PartRunner, budget: int) -> tuple[list[Chosen], list[Work]]:
+    def _choose(self, runner: PartRunner, budget: int) -> tuple[list[Chosen], list[QueuedRequest]]:
         chosen: list[Chosen] = []
-        late: list[Work] = []
+        late: list[QueuedRequest] = []
         passed: list[_Client] = []  # whose next part is of another kind
         size = (0, 0, 0)
         now = time.monotonic()
@@ -185,7 +185,9 @@ class TokenQueue:
             self._push(client)
         return chosen, late
 
-    def _first(self, client: _Client, now: float, late: list[Work]) -> Work | None:
+    def _first(
+        self, client: _Client, now: float, late: list[QueuedRequest]
+    ) -> QueuedRequest | None:
         """The work of a client that is next; what is done, cancelled or late is taken out."""
         while client.works:
             work = client.works[0]
@@ -198,7 +200,7 @@ class TokenQueue:
             client.works.popleft()
         return None
 
-    def _take_part(self, work: Work, now: float) -> None:
+    def _take_part(self, work: QueuedRequest, now: float) -> None:
         if work.admitted:
             work.started_at = now
             self._begin(work)

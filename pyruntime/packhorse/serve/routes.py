@@ -13,7 +13,7 @@ from packhorse.serve.field_names import FieldNames
 from packhorse.serve.service import Service
 
 
-class Line(NamedTuple):
+class Route(NamedTuple):
     """A route. A path that ends in a slash takes what comes after it, as `scope["rest"]`.
 
     public  whether it needs no API key
@@ -31,7 +31,7 @@ class Line(NamedTuple):
 class Routes:
     """An ASGI application of many routes."""
 
-    def __init__(self, service: Service, lines: Sequence[Line]) -> None:
+    def __init__(self, service: Service, lines: Sequence[Route]) -> None:
         self._service = service
         self._exact: dict[str, dict[str, Endpoint]] = {}
         for line in lines:

@@ -13,13 +13,13 @@ from packhorse.serve.gauges import Gauges
 from packhorse.serve.loading import assign_adapters, check_suited
 from packhorse.serve.memory import Tidying
 from packhorse.serve.metrics import Metrics
+from packhorse.serve.queued_request import Deadlines
 from packhorse.serve.registry import Registry
 from packhorse.serve.settings import Settings
 from packhorse.serve.sites import Sites
 from packhorse.serve.threads import Threads
 from packhorse.serve.tokenizing import TokenizerPool, as_served
 from packhorse.serve.tracing import Tracer
-from packhorse.serve.work import Deadlines
 
 Found = TypeVar("Found")
 _BODY_THREADS = 2  # more would only take the interpreter lock from each other

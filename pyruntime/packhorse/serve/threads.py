@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from packhorse.serve.errors import ServeError
+from packhorse.serve.queued_request import Waiting, finish_soon
 from packhorse.serve.tokenizing import as_served
-from packhorse.serve.work import Waiting, finish_soon
 from packhorse.text.giving_up import giving_up
 
 _BYTES_PER_S = 1e6  # of requests, on one thread, until the first ones have been measured
@@ -47,7 +47,7 @@ class Threads:
         self._changed = threading.Condition()
         self._calls: deque[Call] = deque()
         self._cost = 0  # of the calls that wait, and of those that run
-        self._pace = _BYTES_PER_S
+        self._throughput = _BYTES_PER_S
         self._closed = False
         self._threads = [
             threading.Thread(target=self._run, name=f"packhorse-text-{i}", daemon=True)
@@ -121,4 +121,4 @@ class Threads:
         with self._changed:
             self._cost -= call.cost
             if seconds > _LEAST_S and call.error is None:
-                self._pace += _LEARN * (call.cost / seconds - self._pace)
+                self._pace += _LEARN * (call.cost / seconds - self._throughput)

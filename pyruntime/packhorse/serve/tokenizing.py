@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from packhorse.serve.errors import ServeError
-from packhorse.serve.work import Work, finish_soon
+from packhorse.serve.queued_request import QueuedRequest, finish_soon
 from packhorse.text.giving_up import GaveUpError, giving_up
 from packhorse.text.parts import Request
 from packhorse.text.runner import Task
@@ -21,13 +21,13 @@ from packhorse.text.runner import Task
 _MOST_ITEMS = 256  # of one call
 
 
-class Job(NamedTuple):
+class TokenizingTask(NamedTuple):
     """Items of a request to be made tokens for a task; `put` takes the result."""
 
-    work: Work
+    work: QueuedRequest
     task: Task[Any, Any, Any]
     items: list[Any]
-    put: Callable[[Work, Request, Any], None]
+    put: Callable[[QueuedRequest, Request, Any], None]
 
 
 class TokenizerPool:
@@ -35,8 +35,8 @@ class TokenizerPool:
 
     def __init__(self, threads: int) -> None:
         self._changed = threading.Condition()
-        self._jobs: deque[Job] = deque()
-        self._fresh: list[Job] = []  # of this turn of the event loop
+        self._jobs: deque[TokenizingTask] = deque()
+        self._fresh: list[TokenizingTask] = []  # of this turn of the event loop
         self._closed = False
         self._threads = [
             threading.Thread(target=self._run, name=f"packhorse-tokenizer-{i}", daemon=True)
@@ -45,7 +45,7 @@ class TokenizerPool:
         for thread in self._threads:
             thread.start()
 
-    def submit(self, job: Job) -> None:
+    def submit(self, job: TokenizingTask) -> None:
         """On the event loop. All that one turn of it submits is handed over at once: to wake a
         thread costs more than most other steps of a request."""
         if not self._fresh:
@@ -67,7 +67,7 @@ class TokenizerPool:
         for thread in self._threads:
             thread.join()
 
-    def _take(self) -> list[Job] | None:
+    def _take(self) -> list[TokenizingTask] | None:
         """Jobs of one task, the oldest first."""
         with self._changed:
             while not self._jobs:
@@ -92,11 +92,11 @@ class TokenizerPool:
         jobs = self._take()
         if jobs is None:
             return False
-        finish_soon(do_jobs([job for job in jobs if not job.work.cancelled]))
+        finish_soon(run_tasks([job for job in jobs if not job.work.cancelled]))
         return True
 
 
-def do_jobs(jobs: Sequence[Job]) -> list[Work]:
+def run_tasks(jobs: Sequence[TokenizingTask]) -> list[QueuedRequest]:
     """Prepares jobs of one task; gives the work of those that failed."""
     failed = []
     for job, prepared in _prepare(jobs):
@@ -113,7 +113,7 @@ def do_jobs(jobs: Sequence[Job]) -> list[Work]:
 Prepared = tuple[Request, Any] | Exception
 
 
-def _prepare(jobs: Sequence[Job]) -> list[tuple[Job, Prepared]]:
+def _prepare(jobs: Sequence[TokenizingTask]) -> list[tuple[TokenizingTask, Prepared]]:
     begin = time.monotonic()
     if len(jobs) > 1:
         try:
@@ -128,7 +128,7 @@ def _prepare(jobs: Sequence[Job]) -> list[tuple[Job, Prepared]]:
     return list(zip(jobs, found, strict=True))
 
 
-def _alone(job: Job) -> Prepared:
+def _alone(job: TokenizingTask) -> Prepared:
     try:
         with giving_up(lambda: job.work.given_up):
             return job.task.prepare(job.items, 0)
@@ -136,7 +136,7 @@ def _alone(job: Job) -> Prepared:
         return error
 
 
-def _together(jobs: Sequence[Job]) -> list[Prepared]:
+def _together(jobs: Sequence[TokenizingTask]) -> list[Prepared]:
     with giving_up(lambda: all(job.work.given_up for job in jobs)):
         request, kept = jobs[0].task.prepare([item for job in jobs for item in job.items], 0)
     if len(request.ids) != sum(len(job.items) for job in jobs):  # texts that were cut into windows

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from packhorse.serve.errors import ServeError
 from packhorse.serve.logs import log
 from packhorse.serve.queue import Chosen, TokenQueue
-from packhorse.serve.work import Work, finish_soon
+from packhorse.serve.queued_request import QueuedRequest, finish_soon
 from packhorse.text.parts import PartRunner
 
 Ran = Callable[[int, int, float], object]  # (tokens, sequences, seconds) of a batch
@@ -62,7 +62,7 @@ class Worker(threading.Thread):
         except Exception as error:
             self._run_one_by_one(chosen, error)
         seconds = time.monotonic() - begin
-        works: dict[Work, None] = {}
+        works: dict[QueuedRequest, None] = {}
         for work, _ in chosen:
             work.left -= 1
             works[work] = None

@@ -47,7 +47,7 @@ void pack_panel(const From* weight, int64_t first, int64_t in_features, int64_t 
 
 // The columns that a task of a block of `rows` rows takes.
 int64_t columns_for(int64_t rows, DType dtype) {
-  return rows <= kFewRows ? kStripeColumns : panel_width(dtype);
+  return rows <= kSkinnyRows ? kStripeColumns : panel_width(dtype);
 }
 
 MultiplyPanels task_of(const Gemm::Block& block, const DenseShape& shape, int64_t begin,

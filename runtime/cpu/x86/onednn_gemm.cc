@@ -260,7 +260,7 @@ class OneDnnGemm final : public Gemm {
   }
 
   // Whether so few rows are multiplied by multiply_stripe_, which gives them the same bits.
-  bool in_stripes(int64_t rows) const { return rows <= kFewRows && multiply_stripe_ != nullptr; }
+  bool in_stripes(int64_t rows) const { return rows <= kSkinnyRows && multiply_stripe_ != nullptr; }
 
   void run_stripes(const Block& block, int64_t first, int64_t columns) const {
     const CpuTimer timer(CpuPart::kProduct);
@@ -345,8 +345,8 @@ class OneDnnGemm final : public Gemm {
     for (const int64_t chunk : kChunks) {
       chunk_ = chunk;
       int64_t rows = 1;
-      while (rows <= kFewRows && agrees(rows)) ++rows;
-      if (rows > kFewRows) return;
+      while (rows <= kSkinnyRows && agrees(rows)) ++rows;
+      if (rows > kSkinnyRows) return;
     }
     multiply_stripe_ = nullptr;
   }

@@ -60,7 +60,7 @@ class Int8Gemm final : public Gemm {
     std::optional<Kernel> full, last;
   };
 
-  bool in_stripes(int64_t rows) const { return rows <= kFewRows && multiply_stripe_ != nullptr; }
+  bool in_stripes(int64_t rows) const { return rows <= kSkinnyRows && multiply_stripe_ != nullptr; }
   void make(int64_t rows);
   void run_piece(const Block& block, int64_t begin, int64_t columns) const;
   void multiply(const Block& block, const void* panels, int64_t panel, int32_t* sums) const;

@@ -12,7 +12,7 @@
 #include <cute/arch/copy_sm80.hpp>
 #include <cute/arch/mma_sm80.hpp>
 
-#include "cuda/rows/row.cuh"
+#include "cuda/rowwise/row.cuh"
 
 namespace packhorse::cuda {
 

@@ -95,7 +95,7 @@ struct TileList {
 
   /// With at most this many sequences one warp builds the list (build_by_warp): that is faster,
   /// because it needs no barriers of the block.
-  static constexpr int kFewSequences = 32;
+  static constexpr int kDecodeSequences = 32;
 
   /// Builds the list of the first `count` sequences; called by one whole warp. `mine` is the
   /// sequence whose index is the lane's number.

@@ -7,12 +7,12 @@
 #include <cstdint>
 
 #include "cuda/gemm/gemm_config.h"
-#include "cuda/gemm/sum_parts.h"
+#include "cuda/gemm/split_k.h"
 #include "ops/args.h"
 
 namespace packhorse::cuda {
 
-/// A rotation of neighbouring pairs of output columns (RoPE), as RotateHeadsArgs describes it.
+/// A rotation of neighbouring pairs of output columns (RoPE), as RopeArgs describes it.
 struct GemmRotation {
   const float* positions = nullptr;    // [rows], or null: no rotation
   const float* frequencies = nullptr;  // [dims / 2]
@@ -57,10 +57,10 @@ inline size_t float8_scales_offset(int64_t in_features, int64_t out_features) {
 /// float32. n, k and the row strides are multiples of 8 elements, and pointers are aligned to 16
 /// bytes (TMA and 16-byte loads ask for it). A row's bits depend on that row, the weight, n and k
 /// alone, since every tile sums over k in order, 16 elements at a time; with several `parts`, in
-/// sum_parts.h, which are added in ascending order. The portable kernels have one part.
+/// split_k.h, which are added in ascending order. The portable kernels have one part.
 ///
-/// With `groups`, the weight is packed as groups_layout.h says, in place of [n, k], all else is
-/// float16, and the sum over k is formed as GroupsSplit says (gemm_groups.h).
+/// With `groups`, the weight is packed as w4a16_layout.h says, in place of [n, k], all else is
+/// float16, and the sum over k is formed as W4a16Split says (gemm_w4a16.h).
 ///
 /// With `float8`, a and weight are e4m3, the sum is multiplied by both scales before the bias is
 /// added, `dtype` is that of residual and out, and k, and n of an e4m3 result, are multiples of 16.
@@ -88,7 +88,7 @@ struct GemmParams {
   GemmRotation rotation;
   GemmPool pool;
   int32_t sm_count = 0;
-  int32_t parts = 1;  // of the sum over k (sum_parts); 1 with float8, groups and pooling
+  int32_t parts = 1;  // of the sum over k (split_k); 1 with float8, groups and pooling
   GemmFloat8 float8;
   WeightGroups groups;
 };

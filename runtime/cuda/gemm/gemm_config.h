@@ -79,9 +79,9 @@ inline constexpr std::array<GemmTileCost, 4> kGemmTilesFloat8 = {{
 
 inline const GemmTileCost& cost_of(GemmTile tile) { return kGemmTiles[static_cast<size_t>(tile)]; }
 
-/// Whether the kernels of a tile can form a sum over k in parts (sum_parts.h): the sums of the
+/// Whether the kernels of a tile can form a sum over k in parts (split_k.h): the sums of the
 /// parts before take as many registers again as those of the current part.
-inline bool sums_in_parts(GemmTile tile) {
+inline bool split_k_sums(GemmTile tile) {
   return tile != GemmTile::k128x96 && tile != GemmTile::k128x128 && tile != GemmTile::k128x192;
 }
 
@@ -164,7 +164,7 @@ inline GemmConfig select_gemm(const GemmShape& shape, int sm_count) {
   GemmConfig config;
   double best = std::numeric_limits<double>::infinity();
   for (const GemmTileCost& cost : kGemmTiles) {
-    if (cost.n < shape.least_columns || (shape.in_parts && !sums_in_parts(cost.tile))) continue;
+    if (cost.n < shape.least_columns || (shape.in_parts && !split_k_sums(cost.tile))) continue;
     const double time =
         shape.counted ? predict_counted(cost, shape, sm_count) : predict(cost, shape, sm_count);
     if (time < best) {

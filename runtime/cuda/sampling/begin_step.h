@@ -3,7 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include "ops/step_args.h"
+#include "ops/args/step.h"
 
 namespace packhorse::cuda {
 

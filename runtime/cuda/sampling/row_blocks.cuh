@@ -9,7 +9,7 @@
 #include <cstdint>
 
 #include "cuda/launch.cuh"
-#include "cuda/rows/reduce.cuh"
+#include "cuda/rowwise/reduce.cuh"
 
 namespace packhorse::cuda {
 
@@ -195,7 +195,7 @@ class RowBlocks {
     __syncthreads();
     const unsigned long long of_lane = shared_.of_warp[side_][lane];
     const unsigned long long through = warp_prefix(of_lane);
-    tell(__shfl_sync(kFullWarp, through, 31));
+    publish(__shfl_sync(kFullWarp, through, 31));
     meet();
     unsigned long long left = before;
     int owner = 0;
@@ -247,13 +247,13 @@ class RowBlocks {
     __syncthreads();
     value = of_lanes(shared_.of_warp[side_][lane]);
     if (count_ == 1) return value;
-    tell(value);
+    publish(value);
     meet();
     return of_lanes(lane < count_ ? shared_.of_block[side_][lane] : 0);
   }
 
   /// Writes this block's value to of_block of all.
-  __device__ void tell(unsigned long long value) {
+  __device__ void publish(unsigned long long value) {
     const int to = static_cast<int>(threadIdx.x);
     if (to < count_) *place_of(&shared_.of_block[side_][rank_], to) = value;
   }

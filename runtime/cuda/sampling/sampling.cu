@@ -53,10 +53,10 @@ class Row {
         end_(segment_begin((blocks.rank() + 1) * segments())) {}
 
   __device__ void run() {
-    if (row_.of_beam) return tell_beam();
+    if (row_.of_beam) return write_beam();
     float normalizer = 0;
     if (args_.wants_logprobs || args_.num_top > 0) normalizer = log_sum();
-    tell_top(normalizer, [](int, float logit) { return logit_key(logit); });
+    write_top(normalizer, [](int, float logit) { return logit_key(logit); });
     add_biases();
     const int token = row_.forced >= 0 ? row_.forced : choose();
     // The block that has the token knows its logit as it was.
@@ -150,11 +150,11 @@ class Row {
     __syncthreads();
   }
 
-  __device__ void tell_beam() {
+  __device__ void write_beam() {
     const float normalizer = log_sum();
     for_logits([&](int token, float logit) { logits_[token] = logit - normalizer; });
     add_biases();
-    tell_top(0, [this](int token, float logit) { return key(token, logit); });
+    write_top(0, [this](int token, float logit) { return key(token, logit); });
     if (threadIdx.x != 0 || blocks_.rank() != 0) return;
     args_.tokens[index_] = -1;
     if (args_.wants_logprobs) args_.logprobs[index_] = 0;
@@ -201,7 +201,7 @@ class Row {
 
   /// The most likely tokens by key(token, logit).
   template <class Key>
-  __device__ void tell_top(float normalizer, Key key) {
+  __device__ void write_top(float normalizer, Key key) {
     if (args_.num_top == 0) return;
     const int count = min(args_.num_top, vocab_size_);
     const Selected top =

@@ -3,7 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include "ops/sample_args.h"
+#include "ops/args/sampling.h"
 
 namespace packhorse::cuda {
 

@@ -32,7 +32,7 @@ def _about(model: ServedModel) -> dict[str, Any]:
         "healthy": model.healthy,
         "queue_tokens": model.queue.tokens,
         "queue_requests": model.queue.requests,
-        "tokens_per_second": round(model.queue.pace.tokens_per_second, 1),
+        "tokens_per_second": round(model.queue.throughput.tokens_per_second, 1),
     }
     if model.generates:
         found["generation"] = model.stats()

@@ -1,0 +1,15 @@
+// Launches the Hopper kernel of disentangled attention (attention/disentangled/sm90_kernel.cuh).
+#include "cuda/attention/disentangled/disentangled.h"
+#include "cuda/attention/disentangled/sm90_kernel.cuh"
+
+namespace packhorse::cuda {
+
+void launch_attention_disentangled_sm90(const AttentionParams& params, cudaStream_t stream) {
+  dispatch_dtype(params.dtype, [&]<class T>() {
+    using Traits = DisentangledSm90<T>;
+    const dim3 grid(static_cast<unsigned>(slab_slots(params, Traits::kRows) * params.num_heads));
+    launch_disentangled<Traits>(disentangled_attention_sm90_kernel<T>, grid, params, stream);
+  });
+}
+
+}  // namespace packhorse::cuda

@@ -1,0 +1,381 @@
+// Attention over pages for few queries: the tokens that a step of generation adds to texts. Its
+// time is that of reading the cached keys and values once.
+//
+// A block takes one chunk of keys after the other, for up to 8 or 16 rows, and each of its warps a
+// tile of it: the warp copies the tile's keys and values to shared memory, and finds the tile's
+// maxima, sums and products as paged_attention_kernel does, without regard to other warps. Copies
+// of the next tile are under way while a warp computes; those of the first while the kernel before
+// still runs. A tile of large heads is copied on Hopper by TMA (the Tensor Memory Accelerator) at
+// the word of one lane; elsewhere, and for small heads, of which it would come later, each lane
+// copies some of it.
+//
+// The tokens of this step come from where they were computed, in place of what their page holds
+// there, and the block that has the slab's first rows also writes them to their page: so no kernel
+// has to do that first.
+//
+// Where several blocks have chunks of the same rows, each leaves what it has found in the
+// workspace, and the last to finish merges all chunks in ascending order; or, where that is much
+// work, the last ones do, a share each.
+//
+// A step asks for this kernel once for every layer, and each time its instructions have to come
+// from memory again: so what is rare is kept out of the way of what is not.
+#pragma once
+
+#include <type_traits>
+
+#include "cuda/attention/paged/decode_merge.cuh"
+#include "cuda/attention/paged/decode_share.cuh"
+#include "cuda/attention/paged/decode_shared_merge.cuh"
+#include "cuda/attention/paged/decode_tiles.cuh"
+
+namespace packhorse::cuda {
+
+/// Tiles_: how tiles come to shared memory, such as DecodeTiles.
+template <class Tiles_>
+struct DecodeAttention : Tiles_ {
+  using Tiles = Tiles_;
+  using T = typename Tiles::T;
+  using Traits = typename Tiles::Traits;
+  using Tiles::first_key;
+  using Tiles::found;
+  using Tiles::has_keys;
+  using Tiles::keys;
+  using Tiles::lane;
+  using Tiles::params;
+  using Tiles::values;
+  using Tiles::warp;
+  static constexpr int kDim = Traits::kDim;
+  static constexpr int kRows = Traits::kRows;
+  static constexpr int kThreads = Traits::kThreads;
+  static constexpr int kKeys = Traits::kKeys;
+
+  /// Neighbouring columns of a row that a thread merges at once.
+  static constexpr int kColumns = kDim >= 128 ? 4 : 2;
+  /// What warps merge: parts of rows, of which each lane has kColumns columns.
+  static constexpr int kParts = kDim / (32 * kColumns);
+
+  /// What this thread has merged of the chunks so far, where one block has all chunks of its rows.
+  struct Kept {
+    float sums[kColumns];
+    ChunkMerge merge;
+  };
+  /// What is kept of all columns that are this thread's. It is no member, because an array whose
+  /// elements are chosen at run time lies in memory, and would take all members there.
+  using AllKept = Kept[kRows * kParts / Traits::kWarps];
+
+  using Tiles::Tiles;
+
+  using Rows = DecodeRows<T, kRows>;
+  __device__ Rows rows(const DecodeWork& work) const { return {params, work}; }
+
+  /// The queries as operands of products: rows that do not exist are zeros.
+  struct Queries {
+    Fragment x[kDim / 16];
+  };
+
+  __device__ void load_queries(Queries& queries, const DecodeWork& work) const {
+    const AccumulatorPlace place;
+    const int head_dim = params.args.head_dim;
+    const T* const q = static_cast<const T*>(params.args.q);
+    const Rows slab = rows(work);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int row = place.row + h * 8;
+      const bool exists = h * 8 < kRows && row < slab.count();
+      const T* at = exists ? slab.pointer(q, params.args.q_row_stride, row) : q;
+#pragma unroll
+      for (int k = 0; k < kDim / 16; ++k) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const int column = k * 16 + half * 8 + place.column;
+          queries.x[k].x[2 * half + h] =
+              exists && column < head_dim ? __ldcg(reinterpret_cast<const unsigned*>(at + column))
+                                          : 0;
+        }
+      }
+    }
+  }
+
+  /// Two neighbouring B operands of the keys' tile, or of the values'. A lane's row is a constant
+  /// plus a multiple of eight, so the exchange of its columns (tile_place) is one of constants,
+  /// too.
+  __device__ Fragment load_keys(int n, int k) const {
+    const int row = lane % 8 + lane / 16 * 8;
+    const int swap = (lane % 8 * kVectorSize) ^ (lane / 8 % 2 * 8);
+    return load_fragment(keys + row * 64 + ((k % 64) ^ swap) + k / 64 * (kKeys * 64) + n * 64);
+  }
+  __device__ Fragment load_values(int k, int n) const {
+    const int row = lane % 16;
+    const int swap = (lane % 8 * kVectorSize) ^ (lane / 16 * 8);
+    return load_fragment_transposed(values + row * 64 + ((n % 64) ^ swap) + n / 64 * (kKeys * 64) +
+                                    k * 64);
+  }
+
+  /// Scores with a cap or with ALiBi: a function of its own, whose instructions are out of the way
+  /// of other steps.
+  __device__ void finish_rare(const DecodeWork& work, float (&scores)[kKeys / 8][4]) const {
+    Scores moved;
+    memcpy(moved.of, scores, sizeof(moved.of));
+    finish_in_memory(params, work.slab, first_key(work), moved);
+    memcpy(scores, moved.of, sizeof(moved.of));
+  }
+  struct Scores {
+    float of[kKeys / 8][4];
+  };
+  __device__ static __noinline__ void finish_in_memory(const PagedKernelParams& params,
+                                                       const PagedSlab& slab, int first,
+                                                       Scores& scores) {
+    finish_paged_scores(scores.of, params, slab, slab.row, first);
+  }
+
+  /// This warp's scores, masked where some row does not see some key.
+  __device__ void score(const DecodeWork& work, const Queries& queries,
+                        float (&scores)[kKeys / 8][4]) const {
+#pragma unroll
+    for (int k = 0; k < kDim / 16; ++k) {
+#pragma unroll
+      for (int n = 0; n < kKeys / 16; ++n) {
+        const Fragment b = load_keys(n * 16, k * 16);
+        mma<T>(scores[2 * n], queries.x[k], b.x[0], b.x[1]);
+        mma<T>(scores[2 * n + 1], queries.x[k], b.x[2], b.x[3]);
+      }
+    }
+    Tiles::scale(true, scores);
+    finish_scores(scores, params, work.slab, work.slab.row, first_key(work),
+                  [&] { finish_rare(work, scores); });
+  }
+
+  /// output += probabilities times values.
+  __device__ void weigh(const float (&p)[kKeys / 8][4], float (&output)[kDim / 8][4]) const {
+#pragma unroll
+    for (int k = 0; k < kKeys / 16; ++k) {
+      const Fragment a = pack_a<T>(p[2 * k], p[2 * k + 1]);
+#pragma unroll
+      for (int n = 0; n < kDim / 16; ++n) {
+        const Fragment b = load_values(k * 16, n * 16);
+        mma<T>(output[2 * n], a, b.x[0], b.x[1]);
+        mma<T>(output[2 * n + 1], a, b.x[2], b.x[3]);
+      }
+    }
+  }
+
+  /// The place of found and merged sums, exchanged as those of a tile are.
+  __device__ static int sum_place(int row, int column) {
+    return row * kDim + (column ^ (row % 4 * 8));
+  }
+
+  /// Leaves what the rows have found in this warp's tile where the block merges it: nothing where
+  /// it has no keys.
+  __device__ void leave_tile(const DecodeWork& work, const float (&output)[kDim / 8][4],
+                             float2 maxima, float2 sums) const {
+    const AccumulatorPlace place;
+#pragma unroll
+    for (int h = 0; h < kRows / 8; ++h) {
+      const int row = place.row + h * 8;
+      if (row >= rows(work).count()) continue;
+      if (place.column == 0) {
+        found.state[warp][row] = h == 0 ? float2{maxima.x, sums.x} : float2{maxima.y, sums.y};
+      }
+      if (!has_keys(work)) continue;
+      float* const to = found.sums[warp];
+#pragma unroll
+      for (int n = 0; n < kDim / 8; ++n) {
+        *reinterpret_cast<float2*>(to + sum_place(row, n * 8 + place.column)) = {
+            output[n][2 * h], output[n][2 * h + 1]};
+      }
+    }
+  }
+
+  /// Calls body(row, column, index) for the first of each kColumns columns of all rows, shared
+  /// among the threads. `index` counts the calls of this thread.
+  template <class Body>
+  __device__ void for_each_part(const DecodeWork& work, Body body) const {
+    int index = 0;
+#pragma unroll 1
+    for (int part = warp; part < rows(work).count() * kParts; part += Traits::kWarps) {
+      const int column = (part % kParts * 32 + lane) * kColumns;
+      if (column < params.args.head_dim) body(part / kParts, column, index);
+      ++index;
+    }
+  }
+
+  /// Merges the tiles of a chunk. What that gives goes to the workspace; or, if no other block has
+  /// chunks of these rows, it is merged with the chunks before, and is the result if it is the
+  /// last.
+  __device__ void merge_tiles(const DecodeWork& work, bool last, AllKept& kept) const {
+    for_each_part(work, [&](int row, int column, int index) {
+      ChunkMerge merge;
+      float sums[kColumns] = {};
+#pragma unroll
+      for (int tile = 0; tile < Traits::kWarps; ++tile) {
+        const float2 state = found.state[tile][row];
+        float one[kColumns];
+        copy_columns(one, found.sums[tile] + sum_place(row, column));
+        float2 factors;
+        merge.add(state.x, state.y, factors);
+#pragma unroll
+        for (int i = 0; i < kColumns; ++i) sums[i] = merge_chunk(sums[i], one[i], factors);
+      }
+      if (work.blocks > 1) {
+        const Rows slab = rows(work);
+        const int64_t entry =
+            slab.entry(row) + (work.chunk - work.chunks.first) * slab.entry_step();
+        if (column == 0) params.state[entry] = {merge.maximum, merge.sum};
+        copy_columns(params.sums + entry * params.args.head_dim + column, sums);
+        return;
+      }
+      Kept all{{}, {}};
+      if (work.chunk > work.chunks.first) all = kept[index];
+      float2 factors;
+      all.merge.add(merge.maximum, merge.sum, factors);
+#pragma unroll
+      for (int i = 0; i < kColumns; ++i) {
+        all.sums[i] = merge_chunk(all.sums[i], sums[i], factors);
+      }
+      if (!last) {
+        kept[index] = all;
+        return;
+      }
+#pragma unroll
+      for (int i = 0; i < kColumns; i += 2) {
+        rows(work).store(row, column + i, {all.sums[i], all.sums[i + 1]}, all.merge.sum);
+      }
+    });
+  }
+  __device__ static void copy_columns(float* to, const float* from) {
+    using Vector = std::conditional_t<kColumns == 4, float4, float2>;
+    *reinterpret_cast<Vector*>(to) = *reinterpret_cast<const Vector*>(from);
+  }
+
+  /// Whether the merge of these rows' chunks is shared, where several blocks have some of them.
+  __device__ bool shares_merge(const DecodeWork& work) const {
+    return work.chunks.count() * rows(work).count() >= kSharedWork * Traits::kWarps;
+  }
+  /// Whether a warp merges a whole row, and not 32 columns as SharedMerge does. That takes fewer
+  /// instructions, but longer where blocks do not share their multiprocessors with others.
+  __device__ bool merges_rows(const DecodeWork& work) const {
+    return work.chunks.count() <= kDecodeChunks &&
+           static_cast<int>(gridDim.x) > params.args.sm_count;
+  }
+  /// By how many, if so many blocks could.
+  __device__ int mergers(const DecodeWork& work, int blocks) const {
+    const int count = rows(work).count();
+    const int shares =
+        merges_rows(work) ? (count + Traits::kWarps - 1) / Traits::kWarps : count * (kDim / 32);
+    return min(min(kMostMergers, blocks), shares);
+  }
+  __device__ SlabCounter counter(const DecodeWork& work) const {
+    return SlabCounter(params.counters + work.slot * params.args.num_kv_heads + work.slab.kv_head);
+  }
+
+  /// Whether this block is the last of those that have chunks of these rows, and merges all.
+  __device__ bool is_last(const DecodeWork& work, bool has_more) const {
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      const auto others = [&] { return shares_merge(work) ? mergers(work, work.blocks - 1) : 0; };
+      found.shares = counter(work).arrive(work.blocks, has_more, others) ? 1 : 0;
+    }
+    __syncthreads();
+    return found.shares != 0;
+  }
+
+  /// After the last unit, `work`, where the merge is shared by all blocks that have chunks of these
+  /// rows, but for one that goes on to other rows if `one_goes_on`.
+  __device__ void share_merge(const DecodeWork& work, bool one_goes_on) const {
+    const int enders = work.blocks - (one_goes_on ? 1 : 0);
+    const int count = mergers(work, enders);
+    SlabCounter slab = counter(work);
+    __syncthreads();
+    if (threadIdx.x == 0) found.shares = slab.arrive_to_share(work.blocks, enders, count);
+    __syncthreads();
+    const SharedMerge<Rows, Traits> merge{params, work, reinterpret_cast<float*>(keys),
+                                          reinterpret_cast<float4*>(found.sums[warp])};
+    const unsigned shares = found.shares;
+    if (shares == 0) return;
+#pragma unroll 1
+    for (unsigned left = shares; left != 0; left &= left - 1) {
+      const int share = __ffs(static_cast<int>(left)) - 1;
+      if (merges_rows(work)) {
+        merge_chunks<Rows, kDim, Traits::kWarps>(params, work, share, count);
+      } else {
+        merge.merge(share, count);
+      }
+    }
+    if (threadIdx.x == 0) slab.leave(count);
+  }
+};
+
+template <class Tiles>
+__global__ void __launch_bounds__(Tiles::Traits::kThreads, Tiles::Traits::kBlocks)
+    paged_decode_kernel(const __grid_constant__ DecodeKernelParams params) {
+  using Attention = DecodeAttention<Tiles>;
+  constexpr int kDim = Attention::kDim;
+  constexpr int kRows = Attention::kRows;
+  extern __shared__ __align__(1024) unsigned char decode_shared[];  // as TMA's exchange asks for
+  Attention attention(params, decode_shared);
+  DecodeSchedule<kRows, kChunkKeys<kDim>> schedule(params);
+  DecodeWork work;  // the current unit
+  typename Attention::AllKept kept;
+  typename Attention::Queries queries;
+  int page = 0;
+  bool more = true;
+  bool shares = false;  // whether the merge of the last unit's slab is shared
+  // What TMA copies has to be older than this step, or to have been written by the kernels before.
+  if (Attention::Traits::kTma && params.args.new_keys == nullptr) wait_for_previous_kernel();
+  // A turn computes a unit, and brings the next one. It starts with nothing to compute.
+  for (int unit = -1; more; ++unit) {
+    const bool has_keys = unit >= 0 && attention.has_keys(work);
+    float scores[Attention::kKeys / 8][4] = {};
+    if (has_keys) {
+      attention.await_keys(work, page);
+      attention.score(work, queries, scores);
+    }
+    const bool same = unit >= 0 && schedule.continues();
+    more = schedule.next();
+    const DecodeWork& next = schedule.work();
+    const int next_page = more ? attention.page_of(next) : 0;
+    __syncwarp();  // the keys have been read
+    if (more) attention.copy_old(next, next_page, true);
+    attention.end_group();
+    float2 maxima = {-INFINITY, -INFINITY};
+    float2 sums = {0, 0};
+    float output[kDim / 8][4] = {};
+    if (has_keys) {
+      tile_softmax<kRows / 8>(scores, maxima, sums);
+      attention.await_values();
+      attention.scale(false, scores);
+      attention.weigh(scores, output);
+      attention.phase ^= 1;
+      __syncwarp();  // the values have been read
+    }
+    if (more) attention.copy_old(next, next_page, false);
+    if (unit < 0) {
+      // Only the tokens of this step, and the queries, are the previous kernels' work.
+      wait_for_previous_kernel();
+      let_next_kernel_start();
+    }
+    if (more) {
+      if (!same) attention.load_queries(queries, next);
+      attention.copy_new(next, next_page);
+    }
+    attention.end_group();
+    if (unit >= 0) {
+      if (unit > 0) __syncthreads();  // what was found in the unit before has been merged
+      attention.leave_tile(work, output, maxima, sums);
+      __syncthreads();
+      attention.merge_tiles(work, !same, kept);
+      if (!same && work.blocks > 1) {
+        shares = !more && attention.shares_merge(work);
+        if (!shares && attention.is_last(work, more)) {
+          merge_chunks<typename Attention::Rows, kDim, Attention::Traits::kWarps>(params, work);
+        }
+      }
+      attention.store_new(work, page);
+    }
+    work = next;
+    page = next_page;
+  }
+  if (shares) attention.share_merge(work, schedule.slab_goes_on());
+}
+
+}  // namespace packhorse::cuda

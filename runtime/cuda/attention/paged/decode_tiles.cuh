@@ -1,0 +1,331 @@
+// How paged_decode_kernel brings tiles of keys and values to shared memory: each warp its
+// own.
+//
+// On Hopper TMA (the Tensor Memory Accelerator) copies a tile of large heads at the word of one
+// lane, as its page holds it, and the tokens of this step are put into it afterwards. Elsewhere,
+// and for small heads, of which TMA would bring a tile later, each lane copies some of it, the
+// tokens of this step from where they were computed.
+#pragma once
+
+#include <algorithm>
+#include <cute/arch/copy_sm90_tma.hpp>
+
+#include "cuda/attention/paged/schedule.cuh"
+#include "cuda/pipeline_sm90.cuh"
+
+namespace packhorse::cuda {
+
+/// What TMA needs besides: maps of the pages as matrices [pages * Hkv * kPageTokens, d], whose
+/// boxes are 64 columns of a tile.
+struct DecodeKernelParams : PagedKernelParams {
+  CUtensorMap key_map, value_map;
+};
+
+/// kRows: of a slab, 8 or 16.
+template <int kDim_, int kRows_>
+struct DecodeTraits {
+  static constexpr int kDim = kDim_;
+  static constexpr int kRows = kRows_;
+  static constexpr int kWarps = kChunkTiles<kDim>;
+  static constexpr int kThreads = 32 * kWarps;
+  static constexpr int kKeys = kTileKeys<kDim>;
+  static constexpr int kTile = kKeys * kDim;
+  /// What the warps have found in their tiles.
+  struct Found {
+    float sums[kWarps][kRows * kDim];
+    float2 state[kWarps][kRows];  // maxima and sums
+    uint64_t keys_here[kWarps];   // barriers of TMA
+    uint64_t values_here[kWarps];
+    unsigned shares;  // of a merge, that the block has to do
+  };
+  static constexpr size_t kSharedBytes = 2 * kWarps * kTile * 2 + sizeof(Found);
+  /// Whether TMA copies tiles where there is one, and whether this is such a device.
+  static constexpr bool kTmaHelps = kDim > 64;
+#if __CUDA_ARCH__ >= 900
+  static constexpr bool kTma = kTmaHelps;
+#else
+  static constexpr bool kTma = false;
+#endif
+  /// Blocks of a multiprocessor: what shared memory (of Hopper: others run fewer) has room for. A
+  /// third of small heads would leave a thread too few registers.
+  static constexpr int kBlocks = static_cast<int>(
+      std::min(size_t{kTmaHelps ? 3 : 2}, size_t{228 * 1024} / (kSharedBytes + 1024)));
+  static_assert(kBlocks > 0);
+};
+
+/// The place of element (row, column) in a tile of kKeys rows: 64 columns after the other, and
+/// groups of eight elements are exchanged, so that the eight rows that ldmatrix reads at once lie
+/// in different banks (CUDA driver API, CU_TENSOR_MAP_SWIZZLE_128B).
+template <int kKeys>
+__device__ int tile_place(int row, int column) {
+  // Rows and columns are not negative, which the compiler does not know: it would take more
+  // instructions for a remainder than for a mask.
+  return (column >> 6) * (kKeys * 64) + row * 64 + ((column & 63) ^ ((row & 7) * kVectorSize));
+}
+
+/// What a warp has of its tile, whatever the pages are of.
+template <class T_, class Traits_>
+struct WarpTiles {
+  using T = T_;
+  using Traits = Traits_;
+  static constexpr int kDim = Traits::kDim;
+  static constexpr int kKeys = Traits::kKeys;
+  static constexpr int kAcross = kDim / kVectorSize;
+  static constexpr int kRowsAtOnce = 32 / kAcross;  // of a tile, that a warp copies
+
+  const DecodeKernelParams& params;
+  T* keys;    // of this warp
+  T* values;  // of this warp
+  typename Traits::Found& found;
+  int warp = static_cast<int>(threadIdx.x) / 32;
+  int lane = static_cast<int>(threadIdx.x) % 32;
+  uint32_t phase = 0;  // of the barriers, for the tile that is awaited next
+
+  __device__ WarpTiles(const DecodeKernelParams& params, unsigned char* shared)
+      : params(params),
+        keys(reinterpret_cast<T*>(shared) + 2 * (threadIdx.x / 32) * Traits::kTile),
+        values(keys + Traits::kTile),
+        found(*reinterpret_cast<typename Traits::Found*>(shared +
+                                                         4 * Traits::kWarps * Traits::kTile)) {}
+
+  /// Where this warp's tile begins.
+  __device__ int first_key(const DecodeWork& work) const {
+    return work.chunk * kChunkKeys<kDim> + warp * kKeys;
+  }
+  /// The page of this warp's tile; 0 past the sequence's end.
+  __device__ int page_of(const DecodeWork& work) const {
+    const int first = first_key(work);
+    const PagedAttentionParams& args = params.args;
+    const int32_t* table =
+        args.table + static_cast<int64_t>(work.slab.sequence) * args.table_stride;
+    return first < work.slab.kv_length ? table[first / static_cast<int>(kPageTokens)] : 0;
+  }
+  /// Whether this warp's tile has any keys.
+  __device__ bool has_keys(const DecodeWork& work) const {
+    return first_key(work) < work.slab.kv_length;
+  }
+  /// Whether this warp's tile has tokens of this step.
+  __device__ bool has_new(const DecodeWork& work) const {
+    return first_key(work) + kKeys > work.slab.position;
+  }
+  /// The row of the pages, as a matrix, with which this warp's tile begins.
+  __device__ int64_t page_row(const DecodeWork& work, int page) const {
+    constexpr int kTokens = static_cast<int>(kPageTokens);
+    const int64_t head = static_cast<int64_t>(page) * params.args.num_kv_heads + work.slab.kv_head;
+    return head * kTokens + first_key(work) % kTokens;
+  }
+  /// Calls body(to, from) for this lane's vectors of a whole tile: their places in the tile `to`,
+  /// and in rows of kDim elements at `from`. Columns are exchanged in the same way eight rows
+  /// further, so that addresses are constants apart, and need no instruction.
+  template <class Element, class Body>
+  __device__ void for_whole_tile(T* to, const Element* from, Body body) const {
+    const int column = lane % kAcross * kVectorSize;
+#pragma unroll
+    for (int first = 0; first < 8; first += kRowsAtOnce) {
+      const int row = lane / kAcross + first;
+      T* const place = to + tile_place<kKeys>(row, column);
+      const Element* const at = from + (row * kDim + column);
+#pragma unroll
+      for (int i = 0; i < kKeys; i += 8) body(place + i * 64, at + i * kDim);
+    }
+  }
+};
+
+/// Of pages of T.
+template <class T_, class Traits_>
+struct DecodeTiles : WarpTiles<T_, Traits_> {
+  using T = T_;
+  using Traits = Traits_;
+  using Warp = WarpTiles<T, Traits>;
+  using Warp::first_key;
+  using Warp::found;
+  using Warp::has_keys;
+  using Warp::has_new;
+  using Warp::kAcross;
+  using Warp::keys;
+  using Warp::kRowsAtOnce;
+  using Warp::lane;
+  using Warp::page_row;
+  using Warp::params;
+  using Warp::phase;
+  using Warp::values;
+  using Warp::warp;
+  static constexpr int kDim = Traits::kDim;
+  static constexpr int kKeys = Traits::kKeys;
+
+  __device__ DecodeTiles(const DecodeKernelParams& params, unsigned char* shared)
+      : Warp(params, shared) {
+    if constexpr (Traits::kTma) {
+      if (lane == 0) {
+        sm90::TxBarrier::init(&found.keys_here[warp], 1);
+        sm90::TxBarrier::init(&found.values_here[warp], 1);
+        cutlass::arch::fence_barrier_init();
+      }
+      __syncwarp();
+    }
+  }
+
+  /// Starts copying this warp's tile of keys or values, as far as it is older than this step.
+  __device__ void copy_old(const DecodeWork& work, int page, bool of_keys) const {
+    if (!has_keys(work)) return;
+    if constexpr (Traits::kTma) {
+      if (lane == 0) copy_by_tma(work, page, of_keys);
+    } else {
+      copy_by_lanes(work, page, of_keys);
+      if (!of_keys) clear_values(work);
+    }
+  }
+
+  /// Starts copying the tokens of this step, after copy_old of keys and of values.
+  __device__ void copy_new(const DecodeWork& work, int page) const {
+    if constexpr (!Traits::kTma) {
+      if (has_new(work)) copy_both_new(work, page);
+    }
+  }
+
+  /// Ends a group of the lanes' copies: old keys are one, the rest of the tile is the next.
+  __device__ void end_group() const {
+    if constexpr (!Traits::kTma) cute::cp_async_fence();
+  }
+
+  __device__ void await_keys(const DecodeWork& work, int page) const {
+    if constexpr (Traits::kTma) {
+      sm90::TxBarrier::wait(&found.keys_here[warp], phase);
+      if (has_new(work)) put_new(work, page);
+    } else {
+      if (has_new(work)) {
+        cute::cp_async_wait<0>();
+      } else {
+        cute::cp_async_wait<1>();
+      }
+      __syncwarp();
+    }
+  }
+  /// The keys of the next tile may be on their way already.
+  __device__ void await_values() const {
+    if constexpr (Traits::kTma) {
+      sm90::TxBarrier::wait(&found.values_here[warp], phase);
+    } else {
+      cute::cp_async_wait<1>();
+      __syncwarp();
+    }
+  }
+
+  /// Called for scores before they are scaled, and for the probabilities that weigh values.
+  template <int kBlocks>
+  __device__ void scale(bool /*of_keys*/, float (& /*x*/)[kBlocks][4]) const {}
+
+  /// Writes the tokens of this step to their page. The step's sequence alone has that page.
+  __device__ void store_new(const DecodeWork& work, int page) const {
+    const PagedAttentionParams& args = params.args;
+    if (!has_new(work) || args.new_keys == nullptr || work.slab.row > 0) return;
+#pragma unroll 1
+    for (int part = 0; part < 2; ++part) {
+      const bool of_keys = part == 0;
+      T* const to = page_rows(work, page, static_cast<T*>(of_keys ? args.keys : args.values));
+      for_new(work, page, of_keys, [&](int row, int column, const T* from) {
+        if (column >= args.head_dim) return;
+        *reinterpret_cast<uint4*>(to + row * args.head_dim + column) =
+            *reinterpret_cast<const uint4*>(from);
+      });
+    }
+  }
+
+ private:
+  template <class Base>
+  __device__ Base* page_rows(const DecodeWork& work, int page, Base* pages) const {
+    return pages + page_row(work, page) * params.args.head_dim;
+  }
+
+  __device__ void copy_by_tma(const DecodeWork& work, int page, bool of_keys) const {
+    uint64_t* const here = of_keys ? &found.keys_here[warp] : &found.values_here[warp];
+    sm90::TxBarrier::arrive_and_expect_tx(here, Traits::kTile * 2);
+    const CUtensorMap* map = of_keys ? &params.key_map : &params.value_map;
+    constexpr auto kHint = static_cast<uint64_t>(cute::TMA::CacheHintSm90::EVICT_FIRST);
+    const int row = static_cast<int>(page_row(work, page));
+    T* const to = of_keys ? keys : values;
+#pragma unroll
+    for (int box = 0; box < kDim / 64; ++box) {
+      cute::SM90_TMA_LOAD_2D::copy(map, here, kHint, to + box * kKeys * 64, box * 64, row);
+    }
+  }
+
+  __device__ void copy_by_lanes(const DecodeWork& work, int page, bool of_keys) const {
+    const PagedAttentionParams& args = params.args;
+    const T* const from =
+        page_rows(work, page, static_cast<const T*>(of_keys ? args.keys : args.values));
+    T* const to = of_keys ? keys : values;
+    const int old = work.slab.position - first_key(work);
+    if (args.head_dim == kDim && old >= kKeys) {  // nearly every tile
+      this->for_whole_tile(to, from, [](T* to, const T* from) { copy_vector_async(to, from); });
+      return;
+    }
+    const int column = lane % kAcross * kVectorSize;
+    const bool inside = column < args.head_dim;
+#pragma unroll 1
+    for (int row = lane / kAcross; row < min(old, kKeys); row += kRowsAtOnce) {
+      copy_vector_async(to + tile_place<kKeys>(row, column),
+                        from + (inside ? row * args.head_dim + column : 0), inside);
+    }
+  }
+
+  /// Values past the sequence's end become zeros, since they are multiplied by zeros; keys there
+  /// are masked.
+  __device__ void clear_values(const DecodeWork& work) const {
+    const int column = lane % kAcross * kVectorSize;
+#pragma unroll 1
+    for (int row = max(0, work.slab.kv_length - first_key(work)) + lane / kAcross; row < kKeys;
+         row += kRowsAtOnce) {
+      *reinterpret_cast<uint4*>(values + tile_place<kKeys>(row, column)) = {};
+    }
+  }
+
+  /// Calls body(row of this warp's tile, column, where the token's keys or values lie) for the
+  /// tokens of this step, by eight elements, some of which may be past the head's end.
+  template <class Body>
+  __device__ void for_new(const DecodeWork& work, int page, bool of_keys, Body body) const {
+    const PagedAttentionParams& args = params.args;
+    const int first = first_key(work);
+    const int begin = max(0, work.slab.position - first);
+    const int end = min(kKeys, work.slab.kv_length - first);
+    const int column = lane % kAcross * kVectorSize;
+    const T* fresh = static_cast<const T*>(of_keys ? args.new_keys : args.new_values);
+    const int64_t stride = of_keys ? args.new_key_stride : args.new_value_stride;
+    const T* pages = static_cast<const T*>(of_keys ? args.keys : args.values);
+#pragma unroll 1
+    for (int row = begin + lane / kAcross; row < end; row += kRowsAtOnce) {
+      const int token = work.slab.q_begin + first + row - work.slab.position;
+      const T* from = fresh == nullptr ? page_rows(work, page, pages) + row * args.head_dim
+                                       : fresh + token * stride + work.slab.kv_head * args.head_dim;
+      body(row, column, from + column);
+    }
+  }
+
+  __device__ void copy_both_new(const DecodeWork& work, int page) const {
+#pragma unroll 1
+    for (int part = 0; part < 2; ++part) {
+      const bool of_keys = part == 0;
+      T* const to = of_keys ? keys : values;
+      for_new(work, page, of_keys, [&](int row, int column, const T* from) {
+        const bool inside = column < params.args.head_dim;
+        copy_vector_async(to + tile_place<kKeys>(row, column),
+                          inside ? from : static_cast<const T*>(params.args.keys), inside);
+      });
+    }
+  }
+
+  /// Puts the tokens of this step into a tile that TMA brings as its page holds it.
+  __device__ void put_new(const DecodeWork& work, int page) const {
+    await_values();
+    if (params.args.new_keys != nullptr) {
+      copy_both_new(work, page);
+      cute::cp_async_fence();
+    }
+    clear_values(work);
+    cute::cp_async_wait<0>();
+    cutlass::arch::fence_view_async_shared();  // TMA writes the next tile to the same place
+    __syncwarp();
+  }
+};
+
+}  // namespace packhorse::cuda

@@ -1,0 +1,443 @@
+// Attention of new tokens over pages of a key-value cache, for compute capability 8.0 and up.
+//
+// Prompts and single tokens go through one kernel, and a row's result is one expression of the
+// row's own position, whatever the batch, the step and the launch are like:
+//
+//   - Keys are taken in tiles, counted from position 0 of the sequence. A tile's scores are
+//     products in steps of 16 columns by mma.sync; its probabilities are rounded to the cache's
+//     dtype against the maximum of the tile alone; its sums start from zero. So tiles can be
+//     computed side by side.
+//   - What tiles have found is merged in ascending order (merge_chunk), two or four into a chunk,
+//     and chunks likewise. A block may walk through all chunks of its rows, or blocks take some
+//     each and leave what they have found in memory: the operations on a row are the same.
+//   - What a row does not see changes nothing, to the bit: a masked score is -infinity, its
+//     probability 0, and a tile or chunk without a visible key is not merged.
+//
+// A block works on rows of one sequence and one key/value head. The query heads that share this
+// key/value head lie side by side: row r is token r / group and head r % group, so that a key is
+// read once for all of them, and a single token of a model with grouped heads fills a tile.
+#pragma once
+
+#include "cuda/attention/paged/paged.h"
+#include "cuda/attention/portable/scores.cuh"
+#include "cuda/attention/varlen.cuh"
+#include "cuda/launch.cuh"
+
+namespace packhorse::cuda {
+
+/// Keys of a tile and of a chunk: constants of the head size, because they decide on the order of
+/// sums. A block can hold all keys and values of a chunk in shared memory.
+template <int kDim>
+inline constexpr int kTileKeys = kDim <= 128 ? 64 : 32;
+template <int kDim>
+inline constexpr int kChunkTiles = kDim > 64 && kDim <= 128 ? 2 : 4;
+template <int kDim>
+inline constexpr int kChunkKeys = kChunkTiles<kDim> * kTileKeys<kDim>;
+
+/// Each warp has 16 rows.
+template <int kDim_, int kWarps>
+struct PagedTraits {
+  static constexpr int kDim = kDim_;
+  static constexpr int kThreads = 32 * kWarps;
+  static constexpr int kRows = 16 * kWarps;
+  static constexpr int kKeys = kTileKeys<kDim>;
+  static constexpr int kSlab = kRows * kPitch<kDim>;
+  static constexpr int kTile = kKeys * kPitch<kDim>;
+  static constexpr size_t kSharedBytes = (kSlab + 4 * kTile) * 2;  // keys and values twice
+  static_assert(kPageTokens % kKeys == 0 && kChunkKeys<kDim> % kPageTokens == 0);
+};
+
+/// What the kernels are given: the arguments, the mask as a window, and where unfinished rows go.
+struct PagedKernelParams {
+  PagedAttentionParams args;
+  KeyWindow window;
+  /// What rows have found in chunks, before chunks are merged: sums of probabilities times values
+  /// [entries, head_dim], and {maximum, sum of probabilities} [entries]. Of each sequence in turn,
+  /// [its chunks, its tokens, H].
+  float* sums = nullptr;
+  float2* state = nullptr;
+  int64_t entries = 0;
+  unsigned* counters = nullptr;  // [slots, Hkv]: zeros, before and after a launch
+  int group = 1;                 // query heads that share a key/value head
+  /// 2^32 / group, rounded up: a division by `group` becomes a product, exact for rows below
+  /// 2^32 / group.
+  uint64_t group_inverse = 0;
+
+  /// The token of a row.
+  __device__ int token_of(int row) const {
+    return static_cast<int>(static_cast<uint64_t>(row) * group_inverse >> 32);
+  }
+  __device__ int sequences() const {
+    return args.counts == nullptr ? args.num_sequences : args.counts[1];
+  }
+};
+
+/// What the kernels are given, without a workspace.
+inline PagedKernelParams paged_kernel_params(const PagedAttentionParams& args) {
+  PagedKernelParams params{.args = args, .window = key_window(args.mask)};
+  params.group = args.num_heads / args.num_kv_heads;
+  const auto group = static_cast<uint64_t>(params.group);
+  params.group_inverse = ((uint64_t{1} << 32) + group - 1) / group;
+  return params;
+}
+
+/// Rows of one sequence and key/value head.
+struct PagedSlab {
+  int sequence;
+  int q_begin;   // the sequence's first token in the batch
+  int rows;      // of the sequence: tokens times heads of the group
+  int row;       // the slab's first
+  int position;  // of the sequence's first new token
+  int kv_length;
+  int kv_head;
+};
+
+/// Slots of `rows` rows that hold every slab of a batch: sequence b's slabs begin at slot
+/// cu_seqlens[b] * group / rows + b, which never overlap, so a block finds its slab by a search
+/// alone.
+inline int64_t paged_slots(const PagedAttentionParams& args, int rows) {
+  const int64_t group = args.num_heads / args.num_kv_heads;
+  return args.num_tokens * group / rows + args.num_sequences;
+}
+
+/// The slab of slot blockIdx.x; false where there is none. Called by whole warps. The first
+/// sequence need not have the first tokens: the slots of those before are empty.
+template <int kRows>
+__device__ bool find_paged_slab(const PagedKernelParams& params, PagedSlab& slab) {
+  const PagedAttentionParams& args = params.args;
+  const int group = params.group;
+  const auto first_slot = [&](int b) { return args.cu_seqlens[b] * group / kRows + b; };
+  const int sequences = params.sequences();
+  if (sequences == 0) return false;
+  // Rows near a sequence's end see the most keys: blocks begin with them, so that none of the long
+  // ones begins last.
+  const int slot = static_cast<int>(gridDim.x - 1 - blockIdx.x);
+  slab.sequence = warp_search(sequences, slot, first_slot);
+  slab.q_begin = args.cu_seqlens[slab.sequence];
+  const int q_length = args.cu_seqlens[slab.sequence + 1] - slab.q_begin;
+  slab.rows = q_length * group;
+  slab.row = (slot - first_slot(slab.sequence)) * kRows;
+  slab.kv_length = args.kv_lens[slab.sequence];
+  slab.position = slab.kv_length - q_length;
+  slab.kv_head = static_cast<int>(blockIdx.y);
+  return slab.row >= 0 && slab.row < slab.rows;
+}
+
+/// Numbers of the pages of one sequence. Each lane of a warp holds one of 32 neighbouring entries
+/// of the table, so that the table is read once for 32 pages. Called by whole warps.
+class PageNumbers {
+ public:
+  __device__ PageNumbers(const int32_t* table, int count) : table_(table), count_(count) {}
+  __device__ int operator[](int page) {
+    if (page / 32 != block_) {
+      block_ = page / 32;
+      const int mine = block_ * 32 + static_cast<int>(threadIdx.x) % 32;
+      held_ = mine < count_ ? table_[mine] : 0;
+    }
+    return __shfl_sync(kFullWarp, held_, page % 32);
+  }
+
+ private:
+  const int32_t* table_;
+  int count_;
+  int block_ = -1;
+  int held_ = 0;
+};
+
+/// Maximum and sum of a row so far, and how the sums of the row and of the next chunk are to be
+/// multiplied before they are added. In units of log2(e).
+struct ChunkMerge {
+  float maximum = -INFINITY;
+  float sum = 0;
+
+  /// `factors`: of what was merged so far, and of the chunk.
+  __device__ void add(float chunk_maximum, float chunk_sum, float2& factors) {
+    factors = {1, 0};
+    if (chunk_sum == 0) return;  // an empty chunk changes nothing; NaN is not empty
+    const float highest = fmaxf(maximum, chunk_maximum);
+    factors = {fast_exp2(maximum - highest), fast_exp2(chunk_maximum - highest)};
+    maximum = highest;
+    sum = __fmaf_rn(chunk_sum, factors.y, __fmul_rn(sum, factors.x));
+  }
+};
+
+__device__ inline float merge_chunk(float merged, float chunk, float2 factors) {
+  if (factors.y == 0) return merged;
+  return __fmaf_rn(chunk, factors.y, __fmul_rn(merged, factors.x));
+}
+
+/// Sets scores that a row does not see to -infinity; as finish_paged_scores.
+template <int kBlocks>
+__device__ void mask_paged_scores(float (&scores)[kBlocks][4], const PagedKernelParams& params,
+                                  const PagedSlab& slab, int row, int key) {
+  const AccumulatorPlace place;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int position = slab.position + params.token_of(row + place.row + half * 8);
+    // What the first column of the thread is, counted from the first and last key in sight.
+    const int from_low = key + place.column - (position - params.window.left);
+    const int from_high =
+        key + place.column - min(slab.kv_length - 1, position + params.window.right);
+#pragma unroll
+    for (int n = 0; n < kBlocks; ++n) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const int at = n * 8 + e;
+        if (from_low + at < 0 || from_high + at > 0) scores[n][2 * half + e] = -INFINITY;
+      }
+    }
+  }
+}
+
+/// Scores of this thread's two rows over a tile of keys from `key` on: scaled, capped, with the
+/// term of ALiBi, in units of log2(e); -infinity where masked. `row`: the first of the warp's.
+template <int kBlocks>
+__device__ void finish_paged_scores(float (&scores)[kBlocks][4], const PagedKernelParams& params,
+                                    const PagedSlab& slab, int row, int key) {
+  const PagedAttentionParams& args = params.args;
+  const AccumulatorPlace place;
+  const int group = params.group;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int r = row + place.row + half * 8;
+    const int position = slab.position + r / group;
+    const int low = position - params.window.left;
+    const int high = min(slab.kv_length - 1, position + params.window.right);
+    const float slope = args.slopes == nullptr || r >= slab.rows
+                            ? 0
+                            : args.slopes[slab.kv_head * group + r % group] * -kLog2e;
+#pragma unroll
+    for (int n = 0; n < kBlocks; ++n) {
+#pragma unroll
+      for (int e = 2 * half; e < 2 * half + 2; ++e) {
+        const int at = key + n * 8 + place.column + e % 2;
+        float score = scores[n][e];
+        if (args.soft_cap == 0) {
+          score = __fmul_rn(score, args.scale * kLog2e);
+        } else {
+          score = args.soft_cap * kLog2e * tanhf(score * args.scale / args.soft_cap);
+        }
+        if (args.slopes != nullptr) {
+          score = __fmaf_rn(slope, static_cast<float>(abs(at - position)), score);
+        }
+        scores[n][e] = at < low || at > high ? -INFINITY : score;
+      }
+    }
+  }
+}
+
+/// The scores of rows row to row + 15 of the slab with the keys from `key` on, without cap and
+/// ALiBi: scaled, and masked where some row does not see some key.
+template <int kBlocks>
+__device__ void finish_plain_scores(float (&scores)[kBlocks][4], const PagedKernelParams& params,
+                                    const PagedSlab& slab, int row, int key) {
+#pragma unroll
+  for (float (&block)[4] : scores) {
+#pragma unroll
+    for (float& score : block) score = __fmul_rn(score, params.args.scale * kLog2e);
+  }
+  const int first_position = slab.position + params.token_of(row);
+  if (params.window.left == kUnlimitedWindow &&
+      key + kBlocks * 8 <= min(first_position + 1, slab.kv_length)) {
+    return;
+  }
+  mask_paged_scores(scores, params, slab, row, key);
+}
+
+/// Does the same for all scores. `finish_rare` does what finish_paged_scores does, for caps and
+/// ALiBi.
+template <int kBlocks, class FinishRare>
+__device__ void finish_scores(float (&scores)[kBlocks][4], const PagedKernelParams& params,
+                              const PagedSlab& slab, int row, int key, FinishRare finish_rare) {
+  const PagedAttentionParams& args = params.args;
+  if (args.soft_cap != 0 || args.slopes != nullptr) return finish_rare();
+  finish_plain_scores(scores, params, slab, row, key);
+}
+
+/// Turns a tile's scores into probabilities, in place. `maxima` and `sums` are those of this
+/// thread's two rows over the tile, the same in all lanes of a quad. kHalves: 1 where lower rows do
+/// not exist, whose probabilities become zeros.
+template <int kHalves = 2, int kBlocks>
+__device__ void tile_softmax(float (&scores)[kBlocks][4], float2& maxima, float2& sums) {
+  maxima = row_maxima<kHalves>(scores);
+  sums = {0, 0};
+  exponentiate<kHalves>(scores, maxima, sums);
+  sums = {quad_sum(sums.x), kHalves == 2 ? quad_sum(sums.y) : 0};
+}
+
+/// What this thread's rows r and r + 8 have found in several tiles or chunks, merged.
+template <int kDim>
+struct MergedRows {
+  float output[kDim / 8][4] = {};
+  ChunkMerge above, below;
+
+  __device__ void add(const float (&chunk)[kDim / 8][4], float2 maxima, float2 sums) {
+    float2 factors_above, factors_below;
+    above.add(maxima.x, sums.x, factors_above);
+    below.add(maxima.y, sums.y, factors_below);
+#pragma unroll
+    for (int n = 0; n < kDim / 8; ++n) {
+      output[n][0] = merge_chunk(output[n][0], chunk[n][0], factors_above);
+      output[n][1] = merge_chunk(output[n][1], chunk[n][1], factors_above);
+      output[n][2] = merge_chunk(output[n][2], chunk[n][2], factors_below);
+      output[n][3] = merge_chunk(output[n][3], chunk[n][3], factors_below);
+    }
+  }
+  __device__ void add(const MergedRows& chunk) {
+    add(chunk.output, {chunk.above.maximum, chunk.below.maximum},
+        {chunk.above.sum, chunk.below.sum});
+  }
+};
+
+/// Where a block of paged_attention_kernel has tiles of keys and values: those of the tile at hand
+/// and of the next, as their pages hold them.
+template <class T_, class Traits_>
+struct PagedTiles {
+  using T = T_;
+  using Traits = Traits_;
+  static constexpr int kDim = Traits::kDim;
+  static constexpr int kKeys = Traits::kKeys;
+
+  const PagedAttentionParams& args;
+  T* const tiles;
+
+  __device__ PagedTiles(const PagedAttentionParams& args, void* shared)
+      : args(args), tiles(static_cast<T*>(shared)) {}
+
+  /// Starts copying a tile of keys, or of values, which begins at `row` of the pages as a matrix
+  /// and of which the first `valid` rows have been written.
+  __device__ void fetch(bool values, int tile, int64_t row, int valid) const {
+    const T* from = static_cast<const T*>(values ? args.values : args.keys) + row * args.head_dim;
+    copy_tile_async<kKeys, kDim, Traits::kThreads>(at(values, tile), from, args.head_dim, valid,
+                                                   args.head_dim);
+  }
+  /// Called when this thread's copies of a tile are done, and before the threads meet.
+  __device__ void receive(bool /*values*/, int /*tile*/) const {}
+  __device__ T* at(bool values, int tile) const {
+    return tiles + ((values ? 2 : 0) + tile % 2) * Traits::kTile;
+  }
+  /// Called for scores before they are scaled, and for the probabilities that weigh values.
+  template <int kBlocks>
+  __device__ void scale(bool /*values*/, int /*tile*/, float (& /*x*/)[kBlocks][4]) const {}
+};
+
+/// For rows of many queries. A block walks through all chunks that its rows see.
+template <class Tiles>
+__global__ void __launch_bounds__(Tiles::Traits::kThreads)
+    paged_attention_kernel(const __grid_constant__ PagedKernelParams params) {
+  using T = typename Tiles::T;
+  using Traits = typename Tiles::Traits;
+  constexpr int kDim = Traits::kDim;
+  constexpr int kKeys = Traits::kKeys;
+  constexpr int kPageTiles = static_cast<int>(kPageTokens) / kKeys;
+  constexpr int kBlocks = kKeys / 8;
+  extern __shared__ __align__(16) unsigned char shared[];
+  T* const queries = reinterpret_cast<T*>(shared);
+  const PagedAttentionParams& args = params.args;
+  const Tiles tiles(args, queries + Traits::kSlab);
+
+  PagedSlab slab;
+  const bool found = find_paged_slab<Traits::kRows>(params, slab);
+  wait_for_previous_kernel();
+  let_next_kernel_start();
+  if (!found) return;
+  const int group = params.group;
+  const int head_dim = args.head_dim;
+  const int first_position = slab.position + slab.row / group;
+  const int last_row = min(slab.row + Traits::kRows, slab.rows) - 1;
+  const int last_position = slab.position + last_row / group;
+  const int end_key = min(slab.kv_length, last_position + params.window.right + 1);
+  const int begin = max(0, first_position - params.window.left) / kKeys;
+  const int end = end_key <= 0 ? 0 : (end_key + kKeys - 1) / kKeys;
+
+  const auto row_pointer = [&](auto* base, int64_t stride, int row) {
+    const int r = slab.row + row;
+    return base + (slab.q_begin + r / group) * stride +
+           (slab.kv_head * group + r % group) * head_dim;
+  };
+  constexpr int kAcross = kDim / kVectorSize;
+  const T* q = static_cast<const T*>(args.q);
+  for (int at = static_cast<int>(threadIdx.x); at < Traits::kRows * kAcross;
+       at += Traits::kThreads) {
+    const int row = at / kAcross;
+    const int column = at % kAcross * kVectorSize;
+    const bool inside = slab.row + row < slab.rows && column < head_dim;
+    copy_vector_async(queries + row * kPitch<kDim> + column,
+                      inside ? row_pointer(q, args.q_row_stride, row) + column : q, inside);
+  }
+
+  PageNumbers pages(
+      args.table + static_cast<int64_t>(slab.sequence) * args.table_stride,
+      (slab.kv_length + static_cast<int>(kPageTokens) - 1) / static_cast<int>(kPageTokens));
+  // One group of copies per tile of keys or values, an empty one past the last: a tile's keys and
+  // values are here when all but the two latest groups are.
+  const auto fetch = [&](bool values, int tile) {
+    if (tile < end) {
+      const int64_t page = pages[tile / kPageTiles];
+      const int64_t row =
+          (page * args.num_kv_heads + slab.kv_head) * kPageTokens + tile % kPageTiles * kKeys;
+      tiles.fetch(values, tile, row, slab.kv_length - tile * kKeys);
+    }
+    cute::cp_async_fence();
+  };
+  fetch(false, begin);
+  fetch(true, begin);
+
+  const int warp_row = static_cast<int>(threadIdx.x) / 32 * 16;
+  T* const warp_queries = queries + warp_row * kPitch<kDim>;
+  MergedRows<kDim> chunk, merged;
+
+  for (int tile = begin; tile < end; ++tile) {
+    fetch(false, tile + 1);
+    cute::cp_async_wait<2>();
+    tiles.receive(false, tile);
+    __syncthreads();
+    float scores[1][kBlocks][4] = {};
+    accumulate_scores<T, kDim, kKeys, 1>(scores, warp_queries, tiles.at(false, tile));
+    tiles.scale(false, tile, scores[0]);
+    const int row = slab.row + warp_row;
+    finish_scores(scores[0], params, slab, row, tile * kKeys,
+                  [&] { finish_paged_scores(scores[0], params, slab, row, tile * kKeys); });
+    float2 maxima, sums;
+    tile_softmax(scores[0], maxima, sums);
+
+    fetch(true, tile + 1);
+    cute::cp_async_wait<2>();
+    tiles.receive(true, tile);
+    __syncthreads();
+    tiles.scale(true, tile, scores[0]);
+    float output[1][kDim / 8][4] = {};
+    accumulate_output<T, kDim, kKeys, 1>(output, scores, tiles.at(true, tile));
+    chunk.add(output[0], maxima, sums);
+    if ((tile + 1) % kChunkTiles<kDim> == 0 || tile + 1 == end) {
+      merged.add(chunk);
+      chunk = {};
+    }
+  }
+  cute::cp_async_wait<0>();
+  __syncthreads();  // the queries' room becomes the staging of the output
+
+  const AccumulatorPlace place;
+  using Pair = typename Element<T>::Pair;
+  const float2 factors = {inverse_or_zero(merged.above.sum), inverse_or_zero(merged.below.sum)};
+#pragma unroll
+  for (int n = 0; n < kDim / 8; ++n) {
+    T* at = warp_queries + place.row * kPitch<kDim> + n * 8 + place.column;
+    *reinterpret_cast<Pair*>(at) =
+        Element<T>::pair(merged.output[n][0] * factors.x, merged.output[n][1] * factors.x);
+    *reinterpret_cast<Pair*>(at + 8 * kPitch<kDim>) =
+        Element<T>::pair(merged.output[n][2] * factors.y, merged.output[n][3] * factors.y);
+  }
+  __syncwarp();
+  T* out = static_cast<T*>(args.out);
+  for (int at = static_cast<int>(threadIdx.x) % 32; at < 16 * kAcross; at += 32) {
+    const int row = warp_row + at / kAcross;
+    const int column = at % kAcross * kVectorSize;
+    if (slab.row + row < slab.rows && column < head_dim) {
+      *reinterpret_cast<uint4*>(row_pointer(out, args.out_row_stride, row) + column) =
+          *reinterpret_cast<const uint4*>(queries + row * kPitch<kDim> + column);
+    }
+  }
+}
+
+}  // namespace packhorse::cuda

@@ -1,0 +1,213 @@
+// Which rows and keys a block of paged_decode_kernel works on.
+//
+// A unit of work is a slab of rows and one chunk of keys that the slab's sequence has. Units are
+// numbered by sequence, slab, head and chunk, and the blocks of the grid take runs of units, all of
+// the same number: so the work is spread evenly, however uneven the sequences are.
+// Where the workspace cannot hold what all rows find in all chunks, a unit is a slab with all of
+// its chunks.
+#pragma once
+
+#include "cuda/attention/paged/kernel.cuh"
+
+namespace packhorse::cuda {
+
+/// Chunks of a sequence that queries of this step see: [first, end).
+struct ChunkRange {
+  int first, end;
+  __device__ ChunkRange(const KeyWindow& window, int position, int kv_length, int chunk_keys) {
+    first = max(0, position - window.left) / chunk_keys;
+    end = (kv_length + chunk_keys - 1) / chunk_keys;
+  }
+  __device__ int count() const { return end - first; }
+};
+
+/// A slab, one of its chunks, and what its block has to know of the slab's other chunks.
+struct DecodeWork {
+  PagedSlab slab;
+  ChunkRange chunks{{}, 0, 0, 1};  // of the sequence
+  int chunk = 0;
+  int blocks = 1;     // that have chunks of these rows
+  int slot = 0;       // numbers the slabs of the step
+  int64_t entry = 0;  // of the sequence's first row in the workspace
+};
+
+/// The sum of the values of this lane and those before.
+template <class Value>
+__device__ Value sum_to_lane(Value value) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    const Value before = __shfl_up_sync(kFullWarp, value, step);
+    if (lane >= step) value += before;
+  }
+  return value;
+}
+
+/// The units of one block, one after the other. Called by whole warps, of which each has the whole
+/// state; a lane looks at every 32nd sequence.
+/// kRows: of a slab. kKeys: of a chunk.
+template <int kRows, int kKeys>
+class DecodeSchedule {
+ public:
+  __device__ explicit DecodeSchedule(const PagedKernelParams& params)
+      : params_(params), first_(params, 0), sequences_(params.sequences()) {
+    int64_t entries = 0;
+    int units = 0;
+    int slabs = 0;
+    int most_chunks = 1;
+    for (int first = 0; first < sequences_; first += 32) {
+      const Sequence mine = sequences_at(first);
+      most_chunks = max(most_chunks, mine.chunks.count());
+      entries += mine.entries;
+      units += mine.chunks.count() * mine.slabs;
+      slabs += mine.slabs;
+    }
+    for (int mask = 16; mask > 0; mask /= 2) {
+      most_chunks = max(most_chunks, __shfl_xor_sync(kFullWarp, most_chunks, mask));
+    }
+    split_ = warp_total(entries) <= params.entries;
+    total_ = warp_total(split_ ? units : slabs) * params.args.num_kv_heads;
+    const int blocks = static_cast<int>(gridDim.x);
+    share_ = max(1, (total_ + blocks - 1) / blocks);
+    // Merging chunks of several blocks takes longer than a chunk: so slabs stay whole where that
+    // makes a block's work longer by a quarter at most.
+    const int whole = (share_ + most_chunks - 1) / most_chunks * most_chunks;
+    if (split_ && share_ > 1 && whole * 4 <= share_ * 5) share_ = whole;
+    number_ = static_cast<int>(blockIdx.x) * share_;
+    left_ = max(0, min(share_, total_ - number_));
+  }
+
+  __device__ const DecodeWork& work() const { return work_; }
+  /// Whether the unit after this one has the same slab.
+  __device__ bool continues() const {
+    return work_.chunk + 1 < work_.chunks.end && (!split_ || left_ > 0);
+  }
+
+  /// After the last unit: whether the block with the last chunk of its slab has units after that.
+  __device__ bool slab_goes_on() const {
+    const int end = number_ + work_.chunks.end - work_.chunk;
+    return end < total_ && end % share_ != 0;
+  }
+
+  /// Goes to the next unit, or at first to the first. False: there is none.
+  __device__ bool next() {
+    if (started_) {
+      const bool same = continues();
+      if (!same && left_ == 0) return false;
+      if (!same || split_) {
+        --left_;
+        ++number_;
+      }
+      ++work_.chunk;
+      if (same) return true;
+      work_.chunk = work_.chunks.first;
+      PagedSlab& slab = work_.slab;
+      if (++slab.kv_head == params_.args.num_kv_heads) {
+        slab.kv_head = 0;
+        slab.row += kRows;
+        ++work_.slot;
+      }
+      if (slab.row < slab.rows) {
+        count_blocks(number_);
+        return true;
+      }
+    } else {
+      if (left_ == 0) return false;
+      --left_;
+      started_ = true;
+    }
+    find(number_);
+    return true;
+  }
+
+ private:
+  struct Sequence {
+    int q_begin = 0;
+    int rows = 0;
+    int slabs = 0;
+    int kv_length = 0;
+    int64_t entries = 0;
+    ChunkRange chunks{{}, 0, 0, 1};
+
+    Sequence() = default;
+    /// Within the bound of the number of sequences, which is known without a look at memory.
+    __device__ Sequence(const PagedKernelParams& params, int first) {
+      const int b = first + static_cast<int>(threadIdx.x) % 32;
+      if (b >= params.args.num_sequences) return;
+      q_begin = params.args.cu_seqlens[b];
+      const int q_length = params.args.cu_seqlens[b + 1] - q_begin;
+      rows = q_length * params.group;
+      slabs = (rows + kRows - 1) / kRows;
+      kv_length = params.args.kv_lens[b];
+      chunks = ChunkRange(params.window, kv_length - q_length, kv_length, kKeys);
+      entries = static_cast<int64_t>(chunks.count()) * q_length * params.args.num_heads;
+    }
+  };
+
+  /// That of this lane, from the sequence `first` on. The first 32 were asked for at once with
+  /// their number.
+  __device__ Sequence sequences_at(int first) const {
+    if (first + static_cast<int>(threadIdx.x) % 32 >= sequences_) return {};
+    return first == 0 ? first_ : Sequence(params_, first);
+  }
+
+  template <class Value>
+  __device__ static Value warp_total(Value value) {
+    return __shfl_sync(kFullWarp, sum_to_lane(value), 31);
+  }
+
+  // Goes to the unit of this number. Without a split, units are counted in slabs.
+  __device__ void find(int number) {
+    const int heads = params_.args.num_kv_heads;
+    int64_t entries = 0;  // of the sequences before
+    int before = 0;       // units of the sequences before
+    for (int first = 0; first < sequences_; first += 32) {
+      const Sequence mine = sequences_at(first);
+      const int64_t entries_end = entries + sum_to_lane(mine.entries);
+      const int units = mine.slabs * heads * (split_ ? mine.chunks.count() : 1);
+      const int units_end = before + sum_to_lane(units);
+      const unsigned past = __ballot_sync(kFullWarp, number < units_end);
+      if (past != 0) {
+        const int from = __ffs(static_cast<int>(past)) - 1;
+        const auto take = [&](auto value) { return __shfl_sync(kFullWarp, value, from); };
+        PagedSlab& slab = work_.slab;
+        slab.sequence = first + from;
+        slab.q_begin = take(mine.q_begin);
+        slab.rows = take(mine.rows);
+        slab.kv_length = take(mine.kv_length);
+        slab.position = slab.kv_length - slab.rows / params_.group;
+        work_.chunks.first = take(mine.chunks.first);
+        work_.chunks.end = take(mine.chunks.end);
+        work_.entry = take(entries_end - mine.entries);
+        const int local = number - take(units_end - units);
+        const int count = split_ ? work_.chunks.count() : 1;
+        work_.chunk = work_.chunks.first + local % count;
+        slab.kv_head = local / count % heads;
+        slab.row = local / count / heads * kRows;
+        work_.slot = slab.q_begin * params_.group / kRows + slab.sequence + slab.row / kRows;
+        count_blocks(number - local % count);
+        return;
+      }
+      before = __shfl_sync(kFullWarp, units_end, 31);
+      entries = __shfl_sync(kFullWarp, entries_end, 31);
+    }
+  }
+
+  // Of the slab whose first chunk is unit `number`.
+  __device__ void count_blocks(int number) {
+    work_.blocks = split_ ? (number + work_.chunks.count() - 1) / share_ - number / share_ + 1 : 1;
+  }
+
+  const PagedKernelParams& params_;
+  const Sequence first_;
+  const int sequences_;
+  bool split_;
+  int total_;
+  int share_;   // units of a block
+  int left_;    // of this block, after the current one
+  int number_;  // of the current one
+  bool started_ = false;
+  DecodeWork work_;
+};
+
+}  // namespace packhorse::cuda

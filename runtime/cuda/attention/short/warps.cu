@@ -1,0 +1,47 @@
+// Launches the kernels of attention/short/kernel.cuh.
+#include <algorithm>
+
+#include "cuda/attention/short/kernel.cuh"
+#include "cuda/attention/short/warps.h"
+#include "cuda/launch.cuh"
+
+namespace packhorse::cuda {
+namespace {
+
+template <class T, int kDim, bool kTerm, bool kFloat8>
+void launch(const PortableParams& params, cudaStream_t stream) {
+  using Traits = WarpTraits<kDim, kTerm>;
+  const AttentionParams& args = params.args;
+  const int64_t heads = int64_t{args.num_sequences} * args.num_heads;
+  const int64_t blocks = std::min((heads + Traits::kWarps - 1) / Traits::kWarps,
+                                  int64_t{args.sm_count} * Traits::kBlocksPerSm);
+  launch_kernel(warp_attention_kernel<T, kDim, kTerm, kFloat8>, dim3(static_cast<unsigned>(blocks)),
+                Traits::kThreads, 0, stream, params);
+}
+
+template <class T, int kDim>
+void launch_dim(const PortableParams& params, cudaStream_t stream) {
+  const bool term = params.args.term.kind != ScoreTermKind::kNone;
+  if constexpr (kDim <= kMostFloat8HeadDim) {
+    if (params.args.out_factor != 0) {
+      return term ? launch<T, kDim, true, true>(params, stream)
+                  : launch<T, kDim, false, true>(params, stream);
+    }
+  }
+  term ? launch<T, kDim, true, false>(params, stream)
+       : launch<T, kDim, false, false>(params, stream);
+}
+
+}  // namespace
+
+void launch_attention_warps(const AttentionParams& args, cudaStream_t stream) {
+  if (args.num_tokens_q == 0 || args.num_sequences == 0) return;
+  const PortableParams params{args, key_window(args.mask), {0, kWarpTokens}};
+  dispatch_dtype(args.dtype, [&]<class T>() {
+    if (args.head_dim <= 32) return launch_dim<T, 32>(params, stream);
+    if (args.head_dim <= 64) return launch_dim<T, 64>(params, stream);
+    launch_dim<T, 128>(params, stream);
+  });
+}
+
+}  // namespace packhorse::cuda

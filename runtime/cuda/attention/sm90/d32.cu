@@ -1,0 +1,7 @@
+// The Hopper attention kernels of head tile 32 (attention/sm90/kernel.cuh), compiled by themselves
+// to save time.
+#include "cuda/attention/sm90/dispatch.h"
+
+#ifndef PACKHORSE_CUDA_REDUCED
+PACKHORSE_INSTANTIATE_ATTENTION(32, false);
+#endif

@@ -1,5 +1,0 @@
-// The bfloat16 Hopper GEMMs with and without a residual, compiled by themselves to save time.
-#include "cuda/gemm/gemm_sm90_tiles.h"
-
-PACKHORSE_INSTANTIATE_GEMM(cutlass::bfloat16_t, kPlain);
-PACKHORSE_INSTANTIATE_GEMM(cutlass::bfloat16_t, kResidual);

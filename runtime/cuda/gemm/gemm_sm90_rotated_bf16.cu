@@ -1,4 +1,0 @@
-// The bfloat16 Hopper GEMMs that rotate heads, compiled by themselves to save time.
-#include "cuda/gemm/gemm_sm90_tiles.h"
-
-PACKHORSE_INSTANTIATE_GEMM(cutlass::bfloat16_t, kRotated);

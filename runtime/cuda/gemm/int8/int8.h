@@ -1,0 +1,74 @@
+// Dense layers of int8 weights and inputs in bytes on CUDA, for compute capability 8.0 and later.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cuda/rowwise/quantize_rows.h"
+#include "ops/activation.h"
+
+#if defined(__CUDACC__)
+#define PACKHORSE_INT8_FUNCTION __host__ __device__ __forceinline__
+#else
+#define PACKHORSE_INT8_FUNCTION inline
+#endif
+
+namespace packhorse::cuda {
+
+/// Where the parts of a packed weight begin, in bytes: the integers [out_features,
+/// padded_int8(in_features)], whose padding is zeros; the scales of the rows; and what an offset of
+/// the input is multiplied by, scale * sum of the row's integers.
+struct Int8Layout {
+  constexpr Int8Layout(int64_t in_features, int64_t out_features)
+      : columns(padded_int8(in_features)),
+        scales(static_cast<size_t>(columns * out_features)),
+        sums(scales + static_cast<size_t>(out_features) * sizeof(float)),
+        bytes(sums + static_cast<size_t>(out_features) * sizeof(float)) {}
+  int64_t columns;
+  size_t scales, sums, bytes;
+};
+
+/// Returns what a row and a column of the product are, before the activation. `sum` is their sum of
+/// products of integers.
+PACKHORSE_INT8_FUNCTION float dequantized(int32_t sum, float row_scale, float row_offset,
+                                          float column_scale, float column_sum, float bias) {
+#if defined(__CUDA_ARCH__)
+  return __fmaf_rn(__int2float_rn(sum), __fmul_rn(row_scale, column_scale),
+                   __fmaf_rn(row_offset, column_sum, bias));
+#else
+  return __builtin_fmaf(static_cast<float>(sum), row_scale * column_scale,
+                        __builtin_fmaf(row_offset, column_sum, bias));
+#endif
+}
+
+/// out[r, n] = residual[r, n] + activation(dequantized(sum_k a[r, k] * weight[n, k], ...))
+///
+/// Sums are exact, so a row's bits depend on that row and the weight alone, whatever the tiles. n
+/// and the strides of residual and out are multiples of 8 elements, and pointers are aligned to 16
+/// bytes.
+struct GemmInt8Params {
+  const uint8_t* a = nullptr;          // [rows, k]
+  const float* row_scales = nullptr;   // [rows]
+  const float* row_offsets = nullptr;  // [rows]
+  const void* weight = nullptr;        // by Int8Layout
+  const float* bias = nullptr;         // [n] or null
+  const void* residual = nullptr;      // [rows, n] of `dtype` or null; may be `out`
+  int64_t ldr = 0;                     // elements between the starts of rows
+  void* out = nullptr;                 // [rows, n] of `dtype`
+  int64_t ldo = 0;
+  int32_t rows = 0;
+  /// Null, or the exact number of rows, in device memory. Rows of `out` beyond may be overwritten.
+  const int32_t* row_count = nullptr;
+  int32_t n = 0;
+  int32_t k = 0;  // padded_int8(in_features)
+  DType dtype = DType::kFloat16;
+  Activation activation = Activation::kNone;
+  int32_t sm_count = 0;
+};
+
+/// Asynchronous on `stream`, allocates nothing, may be captured into a graph. Throws RuntimeError.
+void launch_gemm_int8(const GemmInt8Params& params, cudaStream_t stream);
+
+}  // namespace packhorse::cuda

@@ -1,0 +1,11 @@
+// Products of few rows: the closed list of kernels.
+#include "cuda/gemm/skinny/launch.h"
+
+namespace packhorse::cuda {
+
+void launch_gemm_skinny(const GemmParams& params, cudaStream_t stream) {
+  if (params.rows == 0) return;
+  dispatch_dtype(params.dtype, [&]<class T>() { launch_gemm_skinny_dtype<T>(params, stream); });
+}
+
+}  // namespace packhorse::cuda

@@ -1,0 +1,35 @@
+// Dense layers for few rows on Hopper: what a step of generation asks for, whose time is that of
+// reading the weight once. This is the host interface.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "cuda/gemm/gemm.h"
+#include "cuda/gemm/skinny/tile.h"
+
+namespace packhorse::cuda {
+
+/// Whether launch_gemm_skinny is to compute this: what it can, and where it was measured to be
+/// faster than launch_gemm_sm90 (docs/experiments/cuda_generation.md). With a sum in one part that
+/// is for up to eight rows from about 4 MB of weight on, except for long sums over large weights.
+inline bool is_skinny(const GemmParams& params) {
+  if (params.rows > kMostSkinnyRows || params.pool.out != nullptr ||
+      (params.gated && params.n % (2 * kGateBlock) != 0)) {
+    return false;
+  }
+  if (params.parts > 1) return true;
+  constexpr int64_t kLeast = int64_t{2} << 20;  // elements
+  constexpr int64_t kMostLong = int64_t{32} << 20;
+  const int64_t elements = int64_t{params.n} * params.k;
+  return params.rows <= kSkinnyRows && elements >= kLeast &&
+         (params.k <= params.n || elements <= kMostLong);
+}
+
+/// Launches the product. It is asynchronous on `stream`, allocates nothing and may be captured into
+/// a graph; the rules are those of launch_gemm_sm90, and so are the bits of every row. Throws
+/// RuntimeError.
+void launch_gemm_skinny(const GemmParams& params, cudaStream_t stream);
+
+}  // namespace packhorse::cuda

@@ -1,0 +1,4 @@
+// The bfloat16 Hopper GEMMs with a gate, compiled by themselves to save time.
+#include "cuda/gemm/sm90/tiles.h"
+
+PACKHORSE_INSTANTIATE_GEMM(cutlass::bfloat16_t, kGated);

@@ -1,0 +1,4 @@
+// The float16 Hopper GEMMs with a gate, compiled by themselves to save time.
+#include "cuda/gemm/sm90/tiles.h"
+
+PACKHORSE_INSTANTIATE_GEMM(cutlass::half_t, kGated);

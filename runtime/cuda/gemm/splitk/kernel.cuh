@@ -1,0 +1,364 @@
+// A dense layer for up to 64 rows whose sums have several parts (split_k.h). Its time is that of
+// reading the weight once, as long as all multiprocessors read it evenly and the rows, which every
+// tile needs, are not read too often. So a tile is as wide as there are columns for each cluster of
+// multiprocessors, and the blocks of a cluster form a part of its sums each: of the rows a block
+// reads only its part of k.
+//
+// Each block multiplies 64 rows by the columns of the tile with wgmma, over a ring of stages that
+// two lanes fill by TMA (the Tensor Memory Accelerator), the weight from the moment the block
+// starts, while the kernel before still runs. Then all blocks finish the tile, each a share of its
+// columns: a block sends its sums of the others' columns to their shared memory, adds those that
+// came for its own in ascending order of the parts, and goes on as other kernels do. These are the
+// additions that gemm/sm90/consumer.cuh makes one part after the other, so a row's bits are the
+// same.
+#pragma once
+
+#include <cutlass/numeric_types.h>
+
+#include <cute/arch/copy_sm90_tma.hpp>
+#include <cute/atom/mma_traits_sm90_gmma.hpp>
+#include <cute/tensor.hpp>
+#include <type_traits>
+
+#include "cuda/gemm/epilogue.cuh"
+#include "cuda/gemm/splitk/memory.cuh"
+#include "cuda/gemm/splitk/splitk_cluster.h"
+#include "cuda/launch.cuh"
+#include "cuda/pipeline_sm90.cuh"
+#include "cuda/rowwise/rotation.cuh"
+#include "cuda/rowwise/row.cuh"
+
+namespace packhorse::cuda {
+
+struct GemmSplitkClusterArgs {
+  /// Boxes of 64 elements of k and all features of a tile, those of a stage by one copy: the last
+  /// dimensions of the map count blocks of k and parts.
+  CUtensorMap weight;
+  CUtensorMap x;      // likewise: boxes of all rows
+  const float* bias;  // [n] or null
+  const void* residual;
+  int64_t ldr;
+  void* out;
+  int64_t ldo;
+  const int32_t* row_count;  // null: the number of rows is `rows`
+  int32_t rows, n;
+  int32_t boxes;  // of a part
+  GemmSplitkClusterTile tile;
+  Activation activation;
+  GemmRotation rotation;
+};
+
+/// Shared memory of fixed size, beside the stages.
+struct GemmSplitkClusterShared {
+  uint64_t full[kMostClusterStages];
+  uint64_t empty[kMostClusterStages];
+  uint64_t sums[kMostClusterRows / 16];  // one for the sums that each warp adds
+};
+
+/// What the warps of a block do. kColumns: GemmSplitkClusterTile::columns.
+template <class T, int kColumns>
+struct GemmSplitkCluster {
+  using Operand =
+      std::conditional_t<std::is_same_v<T, __half>, cutlass::half_t, cutlass::bfloat16_t>;
+  using Pair = typename Element<T>::Pair;
+  static constexpr int kRows = kMostClusterRows;
+  static constexpr int kBox = 64;         // elements of k in a box
+  static constexpr int kBoxRow = 128;     // bytes of a row of a box
+  static constexpr int kConsumers = 128;  // threads
+  // Blocks take turns in units of eight columns, of which a lane has two columns of two rows.
+  static constexpr int kUnits = kColumns / 8;
+  static constexpr int kSlots = (kUnits + 1) / 2;  // the most units of one of two blocks or more
+
+  using Mma = decltype(cute::make_tiled_mma(
+      cute::SM90::GMMA::ss_op_selector<Operand, Operand, float,
+                                       cute::Shape<cute::_64, cute::Int<kColumns>, cute::Int<kBox>>,
+                                       cute::SM90::GMMA::Major::K, cute::SM90::GMMA::Major::K>()));
+  template <int rows>
+  using BoxLayout = decltype(cute::tile_to_shape(cute::SM90::GMMA::Layout_K_SW128_Atom<Operand>{},
+                                                 cute::Shape<cute::Int<rows>, cute::Int<kBox>>{}));
+
+  const GemmSplitkClusterArgs& args;
+  GemmSplitkClusterShared& shared;
+  unsigned char* ring;
+  const int part = static_cast<int>(cluster_rank());
+  const int tile = static_cast<int>(cluster_number());
+  const int parts = args.tile.parts;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int warp = sm90::uniform(static_cast<int>(threadIdx.x) / 32);
+  /// The units of the tile that exist, and how many of them this block finishes.
+  const int units = min(args.tile.features, args.n - tile * args.tile.features) / 8;
+  const int own_units = (units - part + parts - 1) / parts;
+
+  /// The byte of shared memory where sums of all parts meet, for this warp's rows and from the slot
+  /// of a unit on: kSums bytes of each part.
+  static constexpr int kSums = 512;  // 16 bytes of each lane
+  __device__ uint32_t sums_at(int slot) const {
+    const int place = (warp * args.tile.slots + slot) * parts;
+    return shared_address(ring + args.tile.sums_at) + place * kSums + lane * 16;
+  }
+
+  /// The barriers of this block. All sums that come for a warp's rows are counted in bytes.
+  __device__ void set_up() const {
+    for (int i = 0; i < args.tile.stages; ++i) {
+      sm90::TxBarrier::init(&shared.full[i], 2);  // for the weight and for the rows
+      sm90::Barrier::init(&shared.empty[i], kConsumers / 32);
+    }
+    for (uint64_t& barrier : shared.sums) sm90::TxBarrier::init(&barrier, 1);
+    cutlass::arch::fence_barrier_init();
+    for (uint64_t& barrier : shared.sums) {
+      sm90::TxBarrier::arrive_and_expect_tx(&barrier, own_units * parts * kSums);
+    }
+  }
+
+  /// One lane brings the weight, and one the rows.
+  template <class Copy>
+  __device__ void bring(int bytes, Copy copy) const {
+    int stage = 0;
+    uint32_t phase = 0;
+    for (int step = 0; step < args.tile.steps; ++step) {
+      if (step >= args.tile.stages) sm90::Barrier::wait(&shared.empty[stage], phase ^ 1);
+      sm90::TxBarrier::arrive_and_expect_tx(&shared.full[stage], bytes);
+      copy(&shared.full[stage], ring + stage * args.tile.stage_bytes(), step * args.tile.boxes);
+      if (++stage == args.tile.stages) {
+        stage = 0;
+        phase ^= 1;
+      }
+    }
+  }
+  __device__ void bring_weight() const {
+    const int rows_bytes = args.tile.boxes * args.tile.row_box * kBoxRow;
+    const int feature = tile * args.tile.features;
+    constexpr auto kHint = static_cast<uint64_t>(cute::TMA::CacheHintSm90::EVICT_FIRST);
+    bring(args.tile.boxes * args.tile.features * kBoxRow,
+          [&](uint64_t* full, unsigned char* to, int box) {
+            cute::SM90_TMA_LOAD_4D::copy(&args.weight, full, kHint, to + rows_bytes, 0, feature,
+                                         box, part);
+          });
+  }
+  __device__ void bring_rows() const {
+    wait_for_previous_kernel();
+    let_next_kernel_start();
+    constexpr auto kHint = static_cast<uint64_t>(cute::TMA::CacheHintSm90::EVICT_LAST);
+    bring(args.tile.boxes * args.tile.row_box * kBoxRow,
+          [&](uint64_t* full, unsigned char* to, int box) {
+            cute::SM90_TMA_LOAD_4D::copy(&args.x, full, kHint, to, 0, 0, box, part);
+          });
+  }
+
+  /// acc = this block's part of the sums. Rows that were not copied, and columns behind the
+  /// features of the tile, have sums of whatever lies there, at which nobody looks.
+  template <class Accumulators>
+  __device__ void multiply(Accumulators& acc) const {
+    using namespace cute;
+    typename GemmSplitkCluster::Mma mma;
+    const auto slice = mma.get_slice(threadIdx.x);
+    const int rows_box = args.tile.row_box * kBoxRow;
+    const int weight_box = args.tile.features * kBoxRow;
+    int stage = 0;
+    uint32_t phase = 0;
+    int before = 0;  // the stage before
+    for (int step = 0, left = args.boxes; step < args.tile.steps; ++step) {
+      unsigned char* rows_at = ring + stage * args.tile.stage_bytes();
+      unsigned char* weight_at = rows_at + args.tile.boxes * rows_box;
+      sm90::Barrier::wait(&shared.full[stage], phase);
+      const int boxes = min(args.tile.boxes, left);
+      for (int box = 0; box < boxes; ++box) {
+        warpgroup_fence_operand(acc);
+        warpgroup_arrive();
+        mma.accumulate_ = step + box == 0 ? GMMA::ScaleOut::Zero : GMMA::ScaleOut::One;
+        const Tensor a = slice.partition_fragment_A(
+            make_tensor(make_smem_ptr(reinterpret_cast<Operand*>(rows_at)), BoxLayout<kRows>{}));
+        const Tensor b = slice.partition_fragment_B(make_tensor(
+            make_smem_ptr(reinterpret_cast<Operand*>(weight_at)), BoxLayout<kColumns>{}));
+        CUTE_UNROLL
+        for (int j = 0; j < 4; ++j) {
+          cute::gemm(mma, a(_, _, j), b(_, _, j), acc);
+          mma.accumulate_ = GMMA::ScaleOut::One;
+        }
+        warpgroup_commit_batch();
+        warpgroup_fence_operand(acc);
+        rows_at += rows_box;
+        weight_at += weight_box;
+        warpgroup_wait<1>();
+        if (box == 0 && step > 0 && lane == 0) sm90::Barrier::arrive(&shared.empty[before]);
+      }
+      left -= boxes;
+      before = stage;
+      if (++stage == args.tile.stages) {
+        stage = 0;
+        phase ^= 1;
+      }
+    }
+    warpgroup_wait<0>();
+    warpgroup_fence_operand(acc);
+  }
+
+  /// What a lane needs besides sums for its two rows of the units that this block finishes. All of
+  /// it is asked for before the products.
+  struct Place {
+    float2 bias[kSlots];
+    float frequency[kSlots];
+    Pair residual[kSlots][2];
+    float position[2];
+  };
+
+  /// The lane's first column in the unit of a slot.
+  __device__ int column_of(int slot) const {
+    return tile * args.tile.features + (part + slot * parts) * 8 + lane % 4 * 2;
+  }
+  __device__ int row_of(int h) const { return warp * 16 + lane / 4 + h * 8; }
+
+  /// Loads what no kernel before writes.
+  __device__ void load_constants(Place& place) const {
+#pragma unroll
+    for (int s = 0; s < kSlots; ++s) {
+      place.bias[s] = {};
+      place.frequency[s] = 0;  // which leaves a pair of columns as it is
+    }
+    if (args.bias != nullptr) {
+#pragma unroll
+      for (int s = 0; s < kSlots; ++s) {
+        if (s >= own_units) break;
+        place.bias[s] = __ldg(reinterpret_cast<const float2*>(args.bias + column_of(s)));
+      }
+    }
+    if (args.rotation.positions != nullptr) {
+      int in_head = column_of(0) % args.rotation.head_dim;
+#pragma unroll
+      for (int s = 0; s < kSlots; ++s) {
+        if (s >= own_units || column_of(s) >= args.rotation.columns) break;
+        if (in_head < args.rotation.dims) {
+          place.frequency[s] = __ldg(args.rotation.frequencies + in_head / 2);
+        }
+        in_head += parts * 8;
+        while (in_head >= args.rotation.head_dim) in_head -= args.rotation.head_dim;
+      }
+    }
+  }
+  __device__ void load_rows(Place& place, int count) const {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int row = row_of(h);
+      place.position[h] = 0;
+      if (row >= count) continue;
+      if (args.rotation.positions != nullptr) place.position[h] = args.rotation.positions[row];
+      if (args.residual == nullptr) continue;
+      const T* const from = static_cast<const T*>(args.residual) + row * args.ldr + column_of(0);
+#pragma unroll
+      for (int s = 0; s < kSlots; ++s) {
+        if (s >= own_units) break;
+        place.residual[s][h] = *reinterpret_cast<const Pair*>(from + s * parts * 8);
+      }
+    }
+  }
+
+  /// Sends this warp's sums to the blocks that finish them, this one among them.
+  template <class Accumulators>
+  __device__ void send(const Accumulators& acc) const {
+    const uint32_t barrier = shared_address(&shared.sums[warp]);
+    uint32_t at = sums_at(0) + part * kSums;
+    int to = 0;
+#pragma unroll
+    for (int unit = 0; unit < kUnits; ++unit) {
+      if (unit >= units) break;
+      send_to_peer(peer_address(at, to), acc(4 * unit), acc(4 * unit + 1), acc(4 * unit + 2),
+                   acc(4 * unit + 3), peer_address(barrier, to));
+      if (++to == parts) {
+        to = 0;
+        at += parts * kSums;
+      }
+    }
+  }
+
+  /// The sums over all of k that belong to a slot, of which those of the first part lie at `from`.
+  __device__ float4 add_parts(uint32_t from) const {
+    float4 sums = load_shared(from);
+#pragma unroll
+    for (int other = 1; other < kMaxSplitK; ++other) {
+      if (other >= parts) break;
+      const float4 more = load_shared(from + other * kSums);
+      sums.x += more.x;
+      sums.y += more.y;
+      sums.z += more.z;
+      sums.w += more.w;
+    }
+    return sums;
+  }
+
+  /// Finishes this block's units of the warp's rows: bias, `function`, rotation, residual.
+  template <bool kRotated, class Function>
+  __device__ void finish(const Place& place, int count, const Function& function) const {
+    const uint32_t from = sums_at(0);
+    T* const out = static_cast<T*>(args.out) + row_of(0) * args.ldo + column_of(0);
+    const int64_t next_row = 8 * args.ldo;
+#pragma unroll
+    for (int s = 0; s < kSlots; ++s) {
+      if (s >= own_units) break;
+      const float4 sums = add_parts(from + s * parts * kSums);
+      const float2 bias = place.bias[s];
+      float values[4] = {sums.x + bias.x, sums.y + bias.y, sums.z + bias.x, sums.w + bias.y};
+#pragma unroll
+      for (float& value : values) value = function(value);
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        float& a = values[2 * h];
+        float& b = values[2 * h + 1];
+        if (kRotated && place.frequency[s] != 0) {
+          rotate(a, b, cos_sin(place.position[h], place.frequency[s]));
+        }
+        if (row_of(h) >= count) continue;
+        if (args.residual != nullptr) {
+          const float2 more = to_float2(place.residual[s][h]);
+          a += more.x;
+          b += more.y;
+        }
+        *reinterpret_cast<Pair*>(out + h * next_row + s * parts * 8) = Element<T>::pair(a, b);
+      }
+    }
+  }
+
+  __device__ void consume() const {
+    using namespace cute;
+    const int count = args.row_count == nullptr ? args.rows : min(args.rows, __ldg(args.row_count));
+    Place place;
+    load_constants(place);
+    wait_for_cluster();  // whose blocks have their barriers then
+    wait_for_previous_kernel();
+    load_rows(place, count);
+    auto acc = partition_fragment_C(Mma{}, Shape<Int<kRows>, Int<kColumns>>{});
+    multiply(acc);
+    if (warp * 16 >= count) return;
+    send(acc);
+    wait_for_peers(shared_address(&shared.sums[warp]));
+    if (args.rotation.positions != nullptr) {
+      finish<true>(place, count, [](float x) { return x; });
+    } else {
+      with_activation(args.activation,
+                      [&](auto function) { finish<false>(place, count, function); });
+    }
+  }
+};
+
+/// A warpgroup that multiplies, a warp that brings the weight, and one that brings the rows. No
+/// block ends before all sums have come that others send to it: a warp without rows, to which
+/// nobody sends any, knows that by the number of rows, which is the same in all blocks.
+template <class T, int kColumns>
+__global__ void __launch_bounds__(kClusterThreads, 2)
+    gemm_splitk_cluster_kernel(const __grid_constant__ GemmSplitkClusterArgs args) {
+  extern __shared__ __align__(1024) unsigned char ring[];
+  __shared__ GemmSplitkClusterShared shared;
+  const GemmSplitkCluster<T, kColumns> work{args, shared, ring};
+  if (threadIdx.x == 0) work.set_up();
+  if (threadIdx.x == 32) {
+    cute::prefetch_tma_descriptor(&args.weight);
+    cute::prefetch_tma_descriptor(&args.x);
+  }
+  __syncthreads();
+  arrive_at_cluster();
+  if (work.warp < 4) return work.consume();
+  if (cute::elect_one_sync()) work.warp == 4 ? work.bring_weight() : work.bring_rows();
+  __syncwarp();
+  wait_for_cluster();
+}
+
+}  // namespace packhorse::cuda

@@ -1,0 +1,154 @@
+// How a weight that is quantised in groups (WeightGroups) lies in the memory of a GPU, and how the
+// sum over its input features is cut. These are pure host functions.
+//
+// A weight is a sequence of strips of 16 output features, a strip one of blocks of 128 input
+// features, so that a strip's blocks follow one another. A block is:
+//
+// - the scales of its groups, a row for each group (one row where a group is as large as the block
+//   or larger): for g from 0 to 7 the scales of features g and g + 8 of the strip, each followed,
+//   where there are minima, by the minima of both;
+// - the values, in chunks of 512 bytes: 16 bytes for each lane of a warp, which are the lane's part
+//   of the left operand of mma.m16n8k16 for some steps of 16 input features, 4 of 4 bits or 2 of 8.
+//   wgmma takes its left operand from registers in the same order (PTX ISA, "Matrix Fragments"),
+//   where a warp has a strip.
+//
+// The part of a step is four pairs: input features c and c + 1 of output feature g, the same of g +
+// 8, features c + 8 and c + 9 of g, the same of g + 8, where g is lane / 4 and c is lane % 4 * 2.
+// Of 4 bits it is one word, with pair r in bits 4 r and 16 + 4 r. Of 8 bits it is two words, with
+// pair r in two neighbouring bytes.
+//
+// What exceeds the weight has scales and minima of zero, so that it stands for zeros.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "core/float_convert.h"
+#include "core/format.h"
+#include "ops/args/weight_groups.h"
+#include "packhorse/error.h"
+
+namespace packhorse::cuda {
+
+inline constexpr int kW4a16Strip = 16;          // output features of a strip
+inline constexpr int kW4a16Block = 128;         // input features of a block
+inline constexpr int kW4a16Steps = 8;           // steps of 16 input features in a block
+inline constexpr int kW4a16Chunk = 512;         // bytes of 16 for each lane
+inline constexpr int64_t kMostW4a16Splits = 8;  // of a sum
+
+/// The sizes of a packed weight [n, k].
+struct W4a16Layout {
+  int32_t strips;
+  int32_t blocks;        // of a strip
+  int32_t rows;          // of scales in a block
+  int32_t header_bytes;  // of a block: scales and minima
+  int32_t block_bytes;
+
+  size_t bytes() const {
+    return static_cast<size_t>(strips) * static_cast<size_t>(blocks) *
+           static_cast<size_t>(block_bytes);
+  }
+};
+
+inline W4a16Layout w4a16_layout(int64_t n, int64_t k, const WeightGroups& groups) {
+  W4a16Layout layout;
+  layout.strips = static_cast<int32_t>((n + kW4a16Strip - 1) / kW4a16Strip);
+  layout.blocks = static_cast<int32_t>((k + kW4a16Block - 1) / kW4a16Block);
+  layout.rows = groups.size < kW4a16Block ? kW4a16Block / groups.size : 1;
+  layout.header_bytes = layout.rows * kW4a16Strip * 2 * (groups.minima ? 2 : 1);
+  layout.block_bytes = layout.header_bytes + kW4a16Strip * kW4a16Block * groups.bits / 8;
+  return layout;
+}
+
+/// How the sum over k is cut: into `splits` parts of `blocks` blocks, the last of which may have
+/// fewer. Each part is summed in order, 16 features at a time, and the parts are added in order.
+struct W4a16Split {
+  int32_t splits;
+  int32_t blocks;
+};
+
+/// Depends on the shape of the weight alone, so that bits depend on nothing else. A chain of sums
+/// takes longer than the weight takes to be read where few output features share the device; so
+/// sums are cut until 16 warps of each of 132 multiprocessors have a part.
+inline W4a16Split w4a16_split(int64_t n, int64_t k) {
+  constexpr int64_t kMultiprocessors = 132;
+  constexpr int64_t kWarps = 16;
+  constexpr int64_t kLeastBlocks = 4;
+  const int64_t strips = (n + kW4a16Strip - 1) / kW4a16Strip;
+  const int64_t share = (strips + kMultiprocessors - 1) / kMultiprocessors;
+  const int64_t blocks = std::max<int64_t>(1, (k + kW4a16Block - 1) / kW4a16Block);
+  const int64_t wanted = std::clamp<int64_t>(kWarps / share, 1, kMostW4a16Splits);
+  const int64_t splits = std::clamp<int64_t>(blocks / kLeastBlocks, 1, wanted);
+  int64_t each = (blocks + splits - 1) / splits;
+  if (each > 1) each += each % 2;  // kernels bring blocks in pairs
+  return {static_cast<int32_t>((blocks + each - 1) / each), static_cast<int32_t>(each)};
+}
+
+/// Packs strip `strip` of a weight [n, k] to the W4a16Layout::blocks blocks at `to`.
+inline void pack_groups_strip(const GroupedWeight& weight, int64_t n, int64_t k,
+                              const WeightGroups& groups, int64_t strip, uint8_t* to) {
+  const W4a16Layout layout = w4a16_layout(n, k, groups);
+  const int64_t first = strip * kW4a16Strip;
+  const int64_t count = groups.count(k);
+  const auto put_halves = [&](const uint16_t* from, int64_t group, int g) {
+    for (const int64_t feature : {first + g, first + g + 8}) {
+      const bool there = feature < n && group < count;
+      const uint16_t bits = there ? from[feature * count + group] : uint16_t{0};
+      std::memcpy(to, &bits, sizeof(bits));
+      to += sizeof(bits);
+    }
+  };
+  const auto value = [&](int64_t feature, int64_t input) -> uint32_t {
+    return feature < n && input < k ? weight.values[feature * k + input] : 0;
+  };
+  for (int64_t block = 0; block < layout.blocks; ++block) {
+    const int64_t begin = block * kW4a16Block;
+    for (int32_t row = 0; row < layout.rows; ++row) {
+      const int64_t group = begin / groups.size + row;
+      for (int g = 0; g < 8; ++g) {
+        put_halves(weight.scales, group, g);
+        if (groups.minima) put_halves(weight.minima, group, g);
+      }
+    }
+    const int steps = 16 / groups.bits;  // of a chunk
+    for (int step = 0; step < kW4a16Steps; step += steps) {
+      for (int lane = 0; lane < 32; ++lane) {
+        for (int s = step; s < step + steps; ++s) {
+          uint64_t part = 0;
+          for (int r = 0; r < 4; ++r) {
+            for (int e = 0; e < 2; ++e) {
+              const int64_t feature = first + lane / 4 + r % 2 * 8;
+              const int64_t input = begin + s * 16 + lane % 4 * 2 + r / 2 * 8 + e;
+              const int shift = groups.bits == 4 ? 4 * r + 16 * e : 16 * r + 8 * e;
+              part |= uint64_t{value(feature, input)} << shift;
+            }
+          }
+          const auto size = static_cast<size_t>(groups.bits);  // bytes of a lane's 8 values
+          std::memcpy(to, &part, size);
+          to += size;
+        }
+      }
+    }
+  }
+}
+
+/// Throws InvalidArgument where a value of one of `count` groups could stand for a number beyond
+/// float16's.
+inline void check_groups_range(const GroupedWeight& weight, int64_t count,
+                               const WeightGroups& groups) {
+  const float most = groups.minima ? static_cast<float>((1 << groups.bits) - 1)
+                                   : static_cast<float>(groups.zero());
+  for (int64_t i = 0; i < count; ++i) {
+    const float low = groups.minima ? float16_to_float32(weight.minima[i]) : 0;
+    const float high = low + most * float16_to_float32(weight.scales[i]);
+    if (std::abs(high) < 65520.0f) continue;  // what rounds to 65504
+    throw InvalidArgument(concat("weights: a group of ", groups.bits, " bits has the scale ",
+                                 float16_to_float32(weight.scales[i]), ", and values up to ", high,
+                                 ", beyond float16's 65504; load this model as bfloat16"));
+  }
+}
+
+}  // namespace packhorse::cuda

@@ -1,0 +1,153 @@
+// How products with weights in groups finish: bias, activation, gate, rotation and residual, of two
+// neighbouring columns at a time, by one function for all kernels. Sums come to it by way of shared
+// memory, where a gate and what it gates meet, and the parts of a sum.
+#pragma once
+
+#include "cuda/gemm/epilogue.cuh"
+#include "cuda/gemm/w4a16/w4a16.h"
+#include "cuda/rowwise/rotation.cuh"
+#include "cuda/rowwise/row.cuh"
+
+namespace packhorse::cuda {
+
+/// Of GemmParams, what finishing a sum needs.
+struct W4a16Output {
+  const float* bias;
+  const __half* residual;
+  int64_t ldr;
+  __half* out;
+  int64_t ldo;
+  int32_t n;
+  Activation activation;
+  bool gated;
+  GemmRotation rotation;
+};
+
+inline W4a16Output w4a16_output(const GemmParams& p) {
+  W4a16Output output{};
+  output.bias = p.bias;
+  output.residual = static_cast<const __half*>(p.residual);
+  output.ldr = p.ldr;
+  output.out = static_cast<__half*>(p.out);
+  output.ldo = p.ldo;
+  output.n = p.n;
+  output.activation = p.activation;
+  output.gated = p.gated;
+  output.rotation = p.rotation;
+  return output;
+}
+
+/// The feature of the product at which pair `pair` of a tile begins, counted from the tile's first:
+/// with a gate, of the gate; what it gates lies kGateBlock features further.
+__device__ inline int w4a16_feature_of(const W4a16Output& output, int pair) {
+  const int column = 2 * pair;
+  return output.gated ? column / kGateBlock * 2 * kGateBlock + column % kGateBlock : column;
+}
+
+/// The bias of features `feature` and `feature` + 1. A bias of zero is added, too, as in the
+/// kernels of float16 layers: it makes 0 of -0.
+__device__ inline float2 w4a16_bias(const W4a16Output& output, int feature) {
+  if (output.bias == nullptr) return {0, 0};
+  return {__ldg(output.bias + feature), __ldg(output.bias + feature + 1)};
+}
+
+/// Of two neighbouring columns of the result, from `column` on, what a residual is added to. `sum`
+/// is what their sums are with the bias added, and `other` likewise of what they gate, if they do.
+template <class Function>
+__device__ float2 w4a16_pair(const W4a16Output& output, int row, int column,
+                             const Function& function, float2 sum, float2 other) {
+  float2 value = {function(sum.x), function(sum.y)};
+  if (output.gated) value = {value.x * other.x, value.y * other.y};
+  const GemmRotation& rotation = output.rotation;
+  if (rotation.positions != nullptr && column < rotation.columns) {
+    const int in_head = column % rotation.head_dim;
+    if (in_head < rotation.dims) {
+      rotate(value.x, value.y,
+             cos_sin(rotation.positions[row], __ldg(rotation.frequencies + in_head / 2)));
+    }
+  }
+  return value;
+}
+
+/// The column of the result that feature `feature` of the product, of a gate where there is one,
+/// belongs to.
+__device__ inline int w4a16_column_of(const W4a16Output& output, int feature) {
+  return output.gated ? feature / (2 * kGateBlock) * kGateBlock + feature % kGateBlock : feature;
+}
+
+/// Finishes the columns that begin at feature `feature` of the product, in row `row`. sums(f) gives
+/// the sums of features f and f + 1.
+template <class Function, class Sums>
+__device__ void finish_groups(const W4a16Output& output, int row, int feature,
+                              const Function& function, const Sums& sums) {
+  const auto biased = [&](int at) {
+    const float2 sum = sums(at);
+    const float2 bias = w4a16_bias(output, at);
+    return float2{sum.x + bias.x, sum.y + bias.y};
+  };
+  const int column = w4a16_column_of(output, feature);
+  const float2 other = output.gated ? biased(feature + kGateBlock) : float2{};
+  float2 value = w4a16_pair(output, row, column, function, biased(feature), other);
+  if (output.residual != nullptr) {
+    const float2 added = __half22float2(
+        *reinterpret_cast<const __half2*>(output.residual + row * output.ldr + column));
+    value = {value.x + added.x, value.y + added.y};
+  }
+  *reinterpret_cast<__half2*>(output.out + row * output.ldo + column) =
+      __floats2half2_rn(value.x, value.y);
+}
+
+/// Finishes eight columns of the result at a time, always the same ones, in several rows: 16 bytes
+/// are read of a residual and written of the result, and the bias is read once.
+struct W4a16Vector {
+  const W4a16Output& output;
+  int feature;  // of the product, at which the columns begin, or of the gate; a multiple of 8
+  int column;   // of the result
+  float2 bias[2][4];
+
+  __device__ W4a16Vector(const W4a16Output& output, int feature)
+      : output(output), feature(feature), column(w4a16_column_of(output, feature)) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int at = feature + 2 * i;
+      bias[0][i] = exists() ? w4a16_bias(output, at) : float2{};
+      bias[1][i] = exists() && output.gated ? w4a16_bias(output, at + kGateBlock) : float2{};
+    }
+  }
+
+  __device__ bool exists() const { return feature < output.n; }
+
+  /// What a row has of the residual.
+  __device__ uint4 residual(int row) const {
+    if (output.residual == nullptr) return {};
+    return *reinterpret_cast<const uint4*>(output.residual + row * output.ldr + column);
+  }
+
+  /// Finishes a row. `sums` are those of the features from `feature` on, in shared memory, and
+  /// `added` is what residual() gave.
+  template <class Function>
+  __device__ void finish(int row, const float* sums, const uint4& added,
+                         const Function& function) const {
+    const auto biased = [&](int part, int i) {
+      const float2 sum = *reinterpret_cast<const float2*>(sums + part * kGateBlock + 2 * i);
+      return float2{sum.x + bias[part][i].x, sum.y + bias[part][i].y};
+    };
+    const uint32_t words[4] = {added.x, added.y, added.z, added.w};
+    uint32_t result[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float2 other = output.gated ? biased(1, i) : float2{};
+      float2 value = w4a16_pair(output, row, column + 2 * i, function, biased(0, i), other);
+      if (output.residual != nullptr) {
+        const float2 pair = __half22float2(reinterpret_cast<const __half2&>(words[i]));
+        value = {value.x + pair.x, value.y + pair.y};
+      }
+      const __half2 rounded = __floats2half2_rn(value.x, value.y);
+      result[i] = reinterpret_cast<const uint32_t&>(rounded);
+    }
+    *reinterpret_cast<uint4*>(output.out + row * output.ldo + column) =
+        uint4{result[0], result[1], result[2], result[3]};
+  }
+};
+
+}  // namespace packhorse::cuda

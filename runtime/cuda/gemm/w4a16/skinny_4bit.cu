@@ -1,0 +1,15 @@
+// Products of few rows with weights in groups: the choice of a kernel, and those of 4 bits.
+#include "cuda/gemm/w4a16/skinny_launch.h"
+
+namespace packhorse::cuda {
+
+// In gemm_w4a16_skinny_8.cu.
+extern template void launch_gemm_w4a16_skinny_bits<8>(const GemmParams&, cudaStream_t);
+
+void launch_gemm_w4a16_skinny(const GemmParams& params, cudaStream_t stream) {
+  if (params.rows == 0) return;
+  params.groups.bits == 4 ? launch_gemm_w4a16_skinny_bits<4>(params, stream)
+                          : launch_gemm_w4a16_skinny_bits<8>(params, stream);
+}
+
+}  // namespace packhorse::cuda

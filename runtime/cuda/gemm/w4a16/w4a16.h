@@ -1,0 +1,100 @@
+// Dense layers whose weights are quantised in groups of input features (WeightGroups). This is the
+// host interface, and the choice of tiles.
+//
+// out[r, n] = residual[r, n] + activation(sum_k a[r, k] * w[n, k] + bias[n])
+//
+// where w are the float16 numbers that w4a16_values.cuh makes of the weight, a, residual and out
+// are float16, and all else is as GemmParams says, gate and rotation too. The sum over k is
+// formed as W4a16Split says: so a row's bits depend on that row, the weight, n and k alone,
+// whichever of the kernels below computes it.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "cuda/gemm/gemm.h"
+#include "cuda/gemm/w4a16/layout.h"
+
+namespace packhorse::cuda {
+
+/// The most rows of a product that launch_gemm_w4a16_skinny takes: 32, or 16 where a strip's parts,
+/// or those of a strip and of its gate, are more than the warps for which 32 rows leave room.
+inline int32_t most_w4a16_skinny_rows(const GemmParams& p) {
+  return w4a16_split(p.n, p.k).splits * (p.gated ? 2 : 1) <= 8 ? 32 : 16;
+}
+
+/// The tile of a product of few rows. Every block has `strips` strips of 16 columns of the product
+/// at a time. A warp has a strip and a part of the sum; it goes over that in stages of `depth`
+/// blocks of 128 elements of k.
+struct W4a16SkinnyTile {
+  int rows;  // that a tile has room for: 8, 16 or 32
+  int strips;
+  int depth;
+  int rounds;  // of stages, for a part of the sum
+  int stages;
+  int blocks;  // of the grid
+  int shared_bytes;
+};
+
+/// Rows whose sums a block hands over in shared memory at a time, and the numbers from one row to
+/// the next there: 16 features and 4 more, which put what a warp writes at once into different
+/// banks.
+inline constexpr int kW4a16SumRows = 16;
+inline constexpr int kW4a16SumPitch = kW4a16Strip + 4;
+
+/// Bytes of a stage of the rows: for each block of each part of the sum two boxes of 64 elements of
+/// all rows.
+constexpr int w4a16_rows_bytes(const W4a16SkinnyTile& tile, int splits) {
+  return splits * tile.depth * 2 * tile.rows * 128;
+}
+/// Bytes of a stage of one part's weight. TMA writes to multiples of 128.
+constexpr int w4a16_part_bytes(const W4a16SkinnyTile& tile, int block_bytes) {
+  return (tile.strips * tile.depth * block_bytes + 127) / 128 * 128;
+}
+constexpr int w4a16_stage_bytes(const W4a16SkinnyTile& tile, int splits, int block_bytes) {
+  const int bytes = w4a16_rows_bytes(tile, splits) + splits * w4a16_part_bytes(tile, block_bytes);
+  return (bytes + 1023) / 1024 * 1024;  // boxes of rows begin at multiples of 1024
+}
+
+inline W4a16SkinnyTile w4a16_skinny_tile(const GemmParams& p) {
+  W4a16SkinnyTile tile{};
+  const W4a16Layout layout = w4a16_layout(p.n, p.k, p.groups);
+  const W4a16Split split = w4a16_split(p.n, p.k);
+  tile.rows = p.rows <= 8 ? 8 : p.rows <= 16 ? 16 : 32;
+  // With more, the blocks of the kernel before would leave no room for these.
+  const int budget = 150 * 1024;
+  const int most_warps = tile.rows <= 16 ? 16 : 8;
+  const int unit = p.gated ? 2 : 1;  // a strip of a gate, and the one that it gates
+  const int most = most_warps / split.splits / unit * unit;
+  const int passes = (layout.strips + p.sm_count * most - 1) / (p.sm_count * most);
+  const int share = (layout.strips + p.sm_count * passes - 1) / (p.sm_count * passes);
+  tile.strips = std::min(most, (share + unit - 1) / unit * unit);
+  tile.blocks = std::min(p.sm_count, (layout.strips + tile.strips - 1) / tile.strips);
+  const int sums = tile.strips * split.splits * std::min(tile.rows, kW4a16SumRows) *
+                   kW4a16SumPitch * static_cast<int>(sizeof(float));
+  // Two blocks make a stage where two such stages find room: giving a stage back and forth costs
+  // about as much as a block's products.
+  tile.depth = 2;
+  int stage = w4a16_stage_bytes(tile, split.splits, layout.block_bytes);
+  if (split.blocks == 1 || 2 * stage + sums > budget) {
+    tile.depth = 1;
+    stage = w4a16_stage_bytes(tile, split.splits, layout.block_bytes);
+  }
+  tile.rounds = (split.blocks + tile.depth - 1) / tile.depth;
+  tile.stages = std::clamp((budget - sums) / stage, 2, std::clamp(tile.rounds, 2, 16));
+  tile.shared_bytes = tile.stages * stage + sums;
+  return tile;
+}
+
+/// Launches the product of up to most_w4a16_skinny_rows rows, for compute capability 9.0 exactly.
+/// It is asynchronous on `stream`, allocates nothing and may be captured into a graph; the rules
+/// are those of launch_gemm_sm90. Throws RuntimeError.
+void launch_gemm_w4a16_skinny(const GemmParams& params, cudaStream_t stream);
+/// Likewise of any number of rows, by wgmma.
+void launch_gemm_w4a16_many(const GemmParams& params, cudaStream_t stream);
+/// Likewise on compute capability 8.0 and later; no gate, no rotation.
+void launch_gemm_w4a16_portable(const GemmParams& params, cudaStream_t stream);
+
+}  // namespace packhorse::cuda

@@ -1,0 +1,143 @@
+// The kernel of norms with results in e4m3. It is norm_kernel (norm.cu) with another way out, and
+// computes the same 16-bit bits. Results stay in registers until the largest of their row is known:
+// the scale of a row depends on that row alone, and is made by whoever has the row.
+#include "cuda/float8.cuh"
+#include "cuda/launch.cuh"
+#include "cuda/rowwise/norm_float8.h"
+#include "cuda/rowwise/row.cuh"
+
+namespace packhorse::cuda {
+namespace {
+
+struct NormFloat8Params {
+  NormParams norm;
+  unsigned char* values;  // e4m3 [rows, columns]
+  int64_t stride;
+  float* scales;  // [rows]
+};
+
+/// The maximum over a group of kThreads threads, of kRows values at once. `scratch`: kRows x 32
+/// floats.
+template <int kThreads, int kRows>
+__device__ void group_max(float (&values)[kRows], float* scratch) {
+#pragma unroll
+  for (float& value : values) {
+#pragma unroll
+    for (int mask = 16; mask > 0; mask /= 2) {
+      value = fmaxf(value, __shfl_xor_sync(kFullWarp, value, mask));
+    }
+  }
+  if constexpr (kThreads > 32) {
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      if (threadIdx.x % 32 == 0) scratch[r * 32 + threadIdx.x / 32] = values[r];
+    }
+    __syncthreads();
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+      for (int warp = 0; warp < kThreads / 32; ++warp) {
+        values[r] = fmaxf(values[r], scratch[r * 32 + warp]);
+      }
+    }
+  }
+}
+
+/// Stores eight numbers times `factor` at `to`, which is aligned to 8 bytes.
+__device__ void store_float8(unsigned char* to, const float (&from)[kVectorSize], float factor) {
+  uint32_t words[2];
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    words[i] = pack_float8(from[4 * i] * factor, from[4 * i + 1] * factor) |
+               uint32_t{pack_float8(from[4 * i + 2] * factor, from[4 * i + 3] * factor)} << 16;
+  }
+  *reinterpret_cast<uint2*>(to) = make_uint2(words[0], words[1]);
+}
+
+template <class T, int kThreads, int kVectors, int kRows, bool kAhead>
+__global__ void __launch_bounds__(kBlockThreads<kThreads>)
+    norm_float8_kernel(const __grid_constant__ NormFloat8Params params) {
+  using RowType = Row<T, kThreads, kVectors, 1>;
+  using Weight = std::conditional_t<kAhead, WeightInRegisters<RowType, kVectors>, WeightInMemory>;
+  __shared__ float scratch[kRows * 96];
+  const NormParams& p = params.norm;
+  const int columns = static_cast<int>(p.columns);
+  const Weight weight(p.weight, columns);
+  const int64_t count = p.row_count == nullptr ? p.rows : *p.row_count;
+  if (kAhead) let_next_kernel_start();
+  wait_for_previous_kernel();
+  if (!kAhead) let_next_kernel_start();
+  const int64_t first =
+      (int64_t{blockIdx.x} * kBlockGroups<kThreads> + threadIdx.x / kThreads) * kRows;
+  if (first >= count) return;  // a whole group
+  RowType rows[kRows];
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    const auto* from = static_cast<const T*>(p.x) + (first + r) * p.x_stride;
+    rows[r].load(0, first + r < count ? from : nullptr, columns);
+  }
+  float kept[kRows][kVectors][kVectorSize];
+  float most[kRows] = {};
+  normalize_rows<kThreads, kVectors>(
+      rows, p.weight, weight, columns, scratch,
+      [&](int r, int column, float (&value)[kVectorSize]) {
+        const int v = (column / kVectorSize - static_cast<int>(threadIdx.x) % kThreads) / kThreads;
+#pragma unroll
+        for (int i = 0; i < kVectorSize; ++i) {
+          kept[r][v][i] = value[i];
+          most[r] = fmaxf(most[r], fabsf(value[i]));
+        }
+        if (p.out == nullptr || first + r >= count) return;
+        store_vector(static_cast<T*>(p.out) + (first + r) * p.out_stride + column, value);
+      });
+  group_max<kThreads>(most, scratch + kRows * 64);
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    if (first + r >= count) continue;
+    const float most_of_row = fmaxf(most[r], kFloat8Least);
+    const float factor = __fdiv_rn(kFloat8Most, most_of_row);
+    if (threadIdx.x % kThreads == 0) params.scales[first + r] = most_of_row * (1 / kFloat8Most);
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      const int column = RowType::column(v);
+      if (column >= columns) continue;
+      store_float8(params.values + (first + r) * params.stride + column, kept[r][v], factor);
+    }
+  }
+}
+
+template <class T, int kThreads, int kVectors>
+void launch_rows(const NormFloat8Params& params, cudaStream_t stream) {
+  const int64_t rows = params.norm.rows;
+  const auto start = [&](auto* kernel, int rows_of_group) {
+    const int64_t together = int64_t{kBlockGroups<kThreads>} * rows_of_group;
+    launch_kernel(kernel, dim3(static_cast<unsigned>((rows + together - 1) / together)),
+                  kBlockThreads<kThreads>, 0, stream, params);
+  };
+  // As in norm.cu, what is chosen by the number of rows leaves the bits alone.
+  if (rows * params.norm.columns <= kSkinnyElements) {
+    start(norm_float8_kernel<T, kThreads, kVectors, 1, true>, 1);
+  } else {
+    start(norm_float8_kernel<T, kThreads, kVectors, 2, kThreads == 32>, 2);
+  }
+}
+
+}  // namespace
+
+void launch_norm_float8(const NormParams& norm, const Float8Rows& quantized, cudaStream_t stream) {
+  if (norm.rows == 0) return;
+  const NormFloat8Params params = {norm, quantized.values.as<unsigned char>(),
+                                   quantized.values.row_stride, quantized.scales};
+  dispatch_dtype(norm.dtype, [&]<class T>() {
+    dispatch_row(norm.columns, [&]<int kThreads, int kVectors>() {
+      if constexpr (kThreads == 512 || kVectors == 0) {
+        throw InvalidArgument(concat("norm: rows of ", norm.columns, " columns, at most ",
+                                     kNormFloat8Columns, " are quantised"));
+      } else {
+        launch_rows<T, kThreads, kVectors>(params, stream);
+      }
+    });
+  });
+}
+
+}  // namespace packhorse::cuda

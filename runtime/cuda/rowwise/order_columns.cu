@@ -1,0 +1,54 @@
+// The kernel that puts the columns of rows into another order. A thread has eight columns of a few
+// rows: it reads where they come from once, and of each row gathers them one by one, which finds
+// them in the first-level cache but for the first time, and writes them at once.
+#include "cuda/launch.cuh"
+#include "cuda/rowwise/order_columns.h"
+#include "cuda/rowwise/row.cuh"
+
+namespace packhorse::cuda {
+namespace {
+
+constexpr int kThreads = 128;
+constexpr int kRows = 4;  // of a thread
+
+__global__ void __launch_bounds__(kThreads)
+    order_columns_kernel(const __grid_constant__ OrderColumnsParams params) {
+  const int64_t column = (int64_t{blockIdx.y} * kThreads + threadIdx.x) * kVectorSize;
+  const bool there = column < params.columns;
+  int4 from[2] = {};
+  if (there) {  // a part of the weights, which no kernel writes
+    from[0] = reinterpret_cast<const int4*>(params.order + column)[0];
+    from[1] = reinterpret_cast<const int4*>(params.order + column)[1];
+  }
+  wait_for_previous_kernel();
+  let_next_kernel_start();
+  if (!there) return;
+  const int64_t count = params.row_count == nullptr ? params.rows : int64_t{*params.row_count};
+  const int64_t first = int64_t{blockIdx.x} * kRows;
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    const int64_t row = first + r;
+    if (row >= count || row >= params.rows) return;
+    const uint16_t* x = static_cast<const uint16_t*>(params.x) + row * params.x_stride;
+    const auto pair = [&](int low, int high) { return x[low] | uint32_t{x[high]} << 16; };
+    uint4 bits;
+    bits.x = pair(from[0].x, from[0].y);
+    bits.y = pair(from[0].z, from[0].w);
+    bits.z = pair(from[1].x, from[1].y);
+    bits.w = pair(from[1].z, from[1].w);
+    uint16_t* out = static_cast<uint16_t*>(params.out) + row * params.columns + column;
+    *reinterpret_cast<uint4*>(out) = bits;
+  }
+}
+
+}  // namespace
+
+void launch_order_columns(const OrderColumnsParams& params, cudaStream_t stream) {
+  if (params.rows == 0 || params.columns == 0) return;
+  constexpr int64_t kColumns = int64_t{kThreads} * kVectorSize;
+  const dim3 blocks(static_cast<unsigned>((params.rows + kRows - 1) / kRows),
+                    static_cast<unsigned>((params.columns + kColumns - 1) / kColumns));
+  launch_kernel(order_columns_kernel, blocks, kThreads, 0, stream, params);
+}
+
+}  // namespace packhorse::cuda

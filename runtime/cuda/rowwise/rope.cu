@@ -1,0 +1,95 @@
+// Kernels that rotate the heads of queries and keys (RoPE) and normalise them, in place.
+// positions_kernel runs once per batch and writes each token's position. rope_kernel runs
+// in every layer and computes the angles from it (rotation.cuh). A few neighbouring lanes share a
+// head, with eight columns each, so that all a head needs stays in registers.
+#include <bit>
+
+#include "cuda/launch.cuh"
+#include "cuda/rowwise/rope.h"
+#include "cuda/rowwise/rotation.cuh"
+#include "cuda/rowwise/row.cuh"
+#include "cuda/rowwise/token_position.cuh"
+
+namespace packhorse::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+__global__ void __launch_bounds__(kThreads)
+    positions_kernel(const __grid_constant__ RotationArgs args) {
+  wait_for_previous_kernel();
+  let_next_kernel_start();
+  const int token = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
+  const TokenCounts counts(args.batch);
+  if (token >= counts.tokens) return;
+  const int position = args.position_ids != nullptr
+                           ? args.position_ids[token]
+                           : position_in_sequence(args.batch, counts.sequences, token);
+  static_cast<float*>(args.out.data)[token * args.out.row_stride] = static_cast<float>(position);
+}
+
+/// A thread has eight columns, which are four pairs, of one head. `lanes` neighbouring lanes, a
+/// power of two, share a head.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    rope_kernel(const __grid_constant__ RopeArgs args, int lanes) {
+  wait_for_previous_kernel();
+  let_next_kernel_start();
+  const int heads = args.num_heads + args.num_kv_heads;
+  const int64_t index = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / lanes;
+  const int64_t row = index / heads;
+  const int h = static_cast<int>(index - row * heads);
+  const int first = static_cast<int>(threadIdx.x) % lanes * kVectorSize;
+  const bool exists = first < args.head_dim &&
+                      row < (args.row_count == nullptr ? args.q.shape[0] : *args.row_count);
+  const bool is_query = h < args.num_heads;
+  const TensorView& rows = is_query ? args.q : args.k;
+  const NormWeight& norm = is_query ? args.q_norm : args.k_norm;
+  T* x = static_cast<T*>(rows.data) + row * rows.row_stride +
+         (is_query ? h : h - args.num_heads) * args.head_dim + first;
+  float value[kVectorSize] = {};
+  if (exists) load_vector(value, x);
+  if (norm.gamma != nullptr) {  // columns past model_dim are zeros
+    float squares = 0;
+#pragma unroll
+    for (float v : value) squares += v * v;
+    for (int step = 1; step < lanes; step *= 2) squares += __shfl_xor_sync(~0u, squares, step);
+    const float scale = rsqrtf(squares / static_cast<float>(args.model_dim) + norm.eps);
+#pragma unroll
+    for (int i = 0; i < kVectorSize; ++i) {
+      if (first + i < args.model_dim) value[i] *= scale * norm.gamma[first + i];
+    }
+  }
+  if (!exists) return;
+  if (args.rotation.data != nullptr) {
+    const float position =
+        static_cast<const float*>(args.rotation.data)[row * args.rotation.row_stride];
+#pragma unroll
+    for (int i = 0; i < kVectorSize; i += 2) {
+      if (first + i >= args.dims) break;
+      rotate(value[i], value[i + 1], cos_sin(position, args.frequencies[(first + i) / 2]));
+    }
+  }
+  store_vector(x, value);
+}
+
+unsigned blocks_for(int64_t count) {
+  return static_cast<unsigned>((count + kThreads - 1) / kThreads);
+}
+
+}  // namespace
+
+void launch_rotation(const RotationArgs& args, cudaStream_t stream) {
+  launch_kernel(positions_kernel, blocks_for(args.out.rows()), kThreads, 0, stream, args);
+}
+
+void launch_rope(const RopeArgs& args, cudaStream_t stream) {
+  const int lanes =
+      static_cast<int>(std::bit_ceil(static_cast<unsigned>(args.head_dim / kVectorSize)));
+  const int64_t heads = args.q.rows() * (args.num_heads + args.num_kv_heads);
+  dispatch_dtype(args.q.dtype, [&]<class T>() {
+    launch_kernel(rope_kernel<T>, blocks_for(heads * lanes), kThreads, 0, stream, args, lanes);
+  });
+}
+
+}  // namespace packhorse::cuda

@@ -1,0 +1,380 @@
+// Rows of 16-bit elements, held in the registers of a group of threads and normalised there in
+// float32. A thread accesses eight elements (16 bytes) at a time, called a vector.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+#include "core/format.h"
+#include "cuda/rowwise/reduce.cuh"
+#include "ops/args.h"
+#include "packhorse/error.h"
+
+namespace packhorse::cuda {
+
+inline constexpr int kVectorSize = 8;  // elements of a vector
+
+__device__ inline float2 to_float2(__half2 pair) { return __half22float2(pair); }
+__device__ inline float2 to_float2(__nv_bfloat162 pair) { return __bfloat1622float2(pair); }
+__device__ inline float to_float(float value) { return value; }
+__device__ inline float to_float(__half value) { return __half2float(value); }
+__device__ inline float to_float(__nv_bfloat16 value) { return __bfloat162float(value); }
+
+/// Rounds float32 to the elements of a tensor, one at a time or in pairs.
+template <class T>
+struct Element;
+template <>
+struct Element<float> {
+  __device__ static float from(float value) { return value; }
+};
+template <>
+struct Element<__half> {
+  using Pair = __half2;
+  __device__ static __half from(float value) { return __float2half_rn(value); }
+  __device__ static Pair pair(float a, float b) { return __floats2half2_rn(a, b); }
+};
+template <>
+struct Element<__nv_bfloat16> {
+  using Pair = __nv_bfloat162;
+  __device__ static __nv_bfloat16 from(float value) { return __float2bfloat16_rn(value); }
+  __device__ static Pair pair(float a, float b) { return __floats2bfloat162_rn(a, b); }
+};
+
+/// Converts eight 16-bit elements to float32.
+template <class T>
+__device__ void unpack(float (&to)[kVectorSize], const uint4& bits) {
+  const auto* pairs = reinterpret_cast<const typename Element<T>::Pair*>(&bits);
+#pragma unroll
+  for (int i = 0; i < kVectorSize / 2; ++i) {
+    const float2 pair = to_float2(pairs[i]);
+    to[2 * i] = pair.x;
+    to[2 * i + 1] = pair.y;
+  }
+}
+
+/// Loads the eight elements at `from`, which is aligned to 16 bytes.
+template <class T>
+__device__ void load_vector(float (&to)[kVectorSize], const T* from) {
+  unpack<T>(to, *reinterpret_cast<const uint4*>(from));
+}
+__device__ inline void load_vector(float (&to)[kVectorSize], const float* from) {
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const float4 quad = reinterpret_cast<const float4*>(from)[i];
+    to[4 * i] = quad.x;
+    to[4 * i + 1] = quad.y;
+    to[4 * i + 2] = quad.z;
+    to[4 * i + 3] = quad.w;
+  }
+}
+
+/// Adds the eight elements at `from` to `to`.
+template <class T>
+__device__ void add_vector(float (&to)[kVectorSize], const T* from) {
+  float more[kVectorSize];
+  load_vector(more, from);
+#pragma unroll
+  for (int i = 0; i < kVectorSize; ++i) to[i] += more[i];
+}
+
+/// Rounds eight numbers to T and stores them at `to`, which is aligned to 16 bytes.
+template <class T>
+__device__ void store_vector(T* to, const float (&from)[kVectorSize]) {
+  uint4 bits;
+  auto* pairs = reinterpret_cast<typename Element<T>::Pair*>(&bits);
+#pragma unroll
+  for (int i = 0; i < kVectorSize / 2; ++i) {
+    pairs[i] = Element<T>::pair(from[2 * i], from[2 * i + 1]);
+  }
+  *reinterpret_cast<uint4*>(to) = bits;
+}
+__device__ inline void store_vector(float* to, const float (&from)[kVectorSize]) {
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    reinterpret_cast<float4*>(to)[i] =
+        make_float4(from[4 * i], from[4 * i + 1], from[4 * i + 2], from[4 * i + 3]);
+  }
+}
+
+/// One row, spread over the kThreads threads of a group: thread i holds the vectors i, i +
+/// kThreads, i + 2 kThreads, ... The row is the sum of up to kSources rows in memory. Each of these
+/// is kept as it was read, with 16 bits per element: that takes half the registers, so more rows
+/// can be on their way at once. Elements past the end of the row are zeros.
+template <class T, int kThreads, int kVectors, int kSources>
+struct Row {
+  uint4 bits[kSources][kVectors];
+
+  /// Returns the first column of this thread's `vector`-th vector.
+  __device__ static int column(int vector) {
+    return (static_cast<int>(threadIdx.x) % kThreads + vector * kThreads) * kVectorSize;
+  }
+
+  /// Loads a source; null stands for zeros. The values are not looked at here, so that a thread
+  /// issues all its loads before the first arrives.
+  __device__ void load(int source, const T* from, int columns) {
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      bits[source][v] = from != nullptr && column(v) < columns
+                            ? *reinterpret_cast<const uint4*>(from + column(v))
+                            : make_uint4(0, 0, 0, 0);
+    }
+  }
+
+  /// Returns the sum of the sources for one vector.
+  __device__ void get(int vector, float (&value)[kVectorSize]) const {
+    unpack<T>(value, bits[0][vector]);
+#pragma unroll
+    for (int s = 1; s < kSources; ++s) {
+      float more[kVectorSize];
+      unpack<T>(more, bits[s][vector]);
+#pragma unroll
+      for (int i = 0; i < kVectorSize; ++i) value[i] += more[i];
+    }
+  }
+};
+
+/// A row whose sources have been added up once. It takes more registers than Row and less
+/// arithmetic.
+template <class T, int kThreads, int kVectors, int kSources>
+struct SummedRow {
+  using Source = Row<T, kThreads, kVectors, kSources>;
+  float values[kVectors][kVectorSize];
+
+  __device__ static int column(int vector) { return Source::column(vector); }
+  __device__ void set(const Source& row) {
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) row.get(v, values[v]);
+  }
+  __device__ void get(int vector, float (&value)[kVectorSize]) const {
+#pragma unroll
+    for (int i = 0; i < kVectorSize; ++i) value[i] = values[vector][i];
+  }
+};
+
+/// gamma and beta of the columns that a thread holds, read at the time when they are needed.
+struct WeightInMemory {
+  const NormWeight& weight;
+  __device__ explicit WeightInMemory(const NormWeight& weight, int = 0) : weight(weight) {}
+  __device__ void get(int, int column, float (&gamma)[kVectorSize],
+                      float (&beta)[kVectorSize]) const {
+    if (weight.gamma != nullptr) load_vector(gamma, weight.gamma + column);
+    if (weight.beta != nullptr) load_vector(beta, weight.beta + column);
+  }
+};
+
+/// The same, read ahead: for rows where one more wait for memory would count, and for groups that
+/// go through many rows.
+template <class RowType, int kVectors>
+struct WeightInRegisters {
+  float gamma[kVectors][kVectorSize];
+  float beta[kVectors][kVectorSize];
+
+  __device__ WeightInRegisters(const NormWeight& weight, int columns) {
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      const int column = RowType::column(v);
+#pragma unroll
+      for (int i = 0; i < kVectorSize; ++i) gamma[v][i] = beta[v][i] = 0;
+      if (column >= columns) continue;
+      WeightInMemory(weight).get(v, column, gamma[v], beta[v]);
+    }
+  }
+  __device__ void get(int vector, int, float (&to_gamma)[kVectorSize],
+                      float (&to_beta)[kVectorSize]) const {
+#pragma unroll
+    for (int i = 0; i < kVectorSize; ++i) {
+      to_gamma[i] = gamma[vector][i];
+      to_beta[i] = beta[vector][i];
+    }
+  }
+};
+
+/// Normalises kRows rows of one group together (LayerNorm, variance from the centred values, or
+/// RMSNorm; as they are where there is no gamma) and hands them over: store(row, column, values).
+/// `scratch`: kRows x 64 floats.
+template <int kThreads, int kVectors, int kRows, class RowType, class Weight, class Store>
+__device__ void normalize_rows(const RowType (&rows)[kRows], const NormWeight& weight,
+                               const Weight& columns_weight, int columns, float* scratch,
+                               Store store) {
+  const int counted = columns - weight.padding;
+  const int whole = counted / kVectorSize * kVectorSize;  // columns of vectors without padding
+  const float width = static_cast<float>(counted);
+  float mean[kRows] = {};
+  float factor[kRows];
+  if (weight.gamma != nullptr) {
+    if (weight.kind == NormKind::kLayer) {
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+        for (int v = 0; v < kVectors; ++v) {
+          float value[kVectorSize];
+          rows[r].get(v, value);
+#pragma unroll
+          for (float x : value) mean[r] += x;
+        }
+      }
+      group_sum<kThreads>(mean, scratch);
+#pragma unroll
+      for (float& x : mean) x /= width;
+    }
+    float squares[kRows] = {};
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+      for (int v = 0; v < kVectors; ++v) {
+        if (RowType::column(v) >= whole) continue;
+        float value[kVectorSize];
+        rows[r].get(v, value);
+#pragma unroll
+        for (float x : value) squares[r] += (x - mean[r]) * (x - mean[r]);
+      }
+    }
+    if (whole < counted) {  // the vector that padding fills up
+#pragma unroll
+      for (int v = 0; v < kVectors; ++v) {
+        if (RowType::column(v) != whole) continue;
+#pragma unroll
+        for (int r = 0; r < kRows; ++r) {
+          float value[kVectorSize];
+          rows[r].get(v, value);
+#pragma unroll
+          for (int i = 0; i < kVectorSize; ++i) {
+            const float difference = whole + i < counted ? value[i] - mean[r] : 0.0f;
+            squares[r] += difference * difference;
+          }
+        }
+      }
+    }
+    group_sum<kThreads>(squares, scratch + kRows * 32);
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) factor[r] = rsqrtf(squares[r] / width + weight.eps);
+  }
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) {
+    const int column = RowType::column(v);
+    if (column >= columns) continue;
+    float gamma[kVectorSize];
+    float beta[kVectorSize] = {};
+    columns_weight.get(v, column, gamma, beta);
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      float value[kVectorSize];
+      rows[r].get(v, value);
+      if (weight.gamma != nullptr) {
+#pragma unroll
+        for (int i = 0; i < kVectorSize; ++i) {
+          value[i] = (value[i] - mean[r]) * factor[r] * gamma[i] + beta[i];
+        }
+      }
+      store(r, column, value);
+    }
+  }
+}
+
+/// The number of threads of a block that folds a row.
+inline constexpr int kFoldThreads = 512;
+
+/// Normalises a row of any width that does not fit registers: the threads of the block are folded
+/// over it. The block goes over the row up to three times, calling load(values, first column) each
+/// time (which finds the row in the cache but for the first time), and writes it once, by
+/// store(values, first column). `scratch` is shared memory of 64 floats.
+template <class Load, class Store>
+__device__ void fold_row(int columns, Load load, const NormWeight& weight, Store store,
+                         float* scratch) {
+  const auto fold = [&](auto visit) {
+    for (int column = threadIdx.x * kVectorSize; column < columns;
+         column += kFoldThreads * kVectorSize) {
+      float value[kVectorSize] = {};
+      load(value, column);
+      visit(value, column);
+    }
+  };
+  const int counted = columns - weight.padding;
+  const float width = static_cast<float>(counted);
+  float mean[1] = {};
+  float squares[1] = {};
+  if (weight.gamma != nullptr) {
+    if (weight.kind == NormKind::kLayer) {
+      fold([&](const float (&value)[kVectorSize], int) {
+        for (float x : value) mean[0] += x;
+      });
+      group_sum<kFoldThreads>(mean, scratch);
+      mean[0] /= width;
+    }
+    fold([&](const float (&value)[kVectorSize], int column) {
+      for (int i = 0; i < kVectorSize; ++i) {
+        const float difference = column + i < counted ? value[i] - mean[0] : 0.0f;
+        squares[0] += difference * difference;
+      }
+    });
+    group_sum<kFoldThreads>(squares, scratch + 32);
+  }
+  const float factor = rsqrtf(squares[0] / width + weight.eps);
+  fold([&](float (&value)[kVectorSize], int column) {
+    if (weight.gamma != nullptr) {
+      float gamma[kVectorSize];
+      float beta[kVectorSize] = {};
+      load_vector(gamma, weight.gamma + column);
+      if (weight.beta != nullptr) load_vector(beta, weight.beta + column);
+      for (int i = 0; i < kVectorSize; ++i) {
+        value[i] = (value[i] - mean[0]) * factor * gamma[i] + beta[i];
+      }
+    }
+    store(value, column);
+  });
+}
+
+/// Decides, by the width alone, how rows of `columns` elements are spread: calls
+/// launch.operator()<threads of a row, vectors of a thread>(). A row of up to 1024 elements gets a
+/// warp, which needs no barrier, a longer one a block of 128 or 512 threads; <kFoldThreads, 0>
+/// means folding (over 32768).
+template <class Launch>
+void dispatch_row(int64_t columns, Launch launch) {
+  const auto spread = [&]<int kThreads, int kFirst>(int64_t vectors) {
+    switch ((vectors + kThreads - 1) / kThreads) {
+      case 1:
+        if constexpr (kFirst == 1) return launch.template operator()<kThreads, 1>();
+        [[fallthrough]];
+      case 2:
+        return launch.template operator()<kThreads, 2>();
+      case 3:
+        return launch.template operator()<kThreads, 3>();
+      default:
+        return launch.template operator()<kThreads, 4>();
+    }
+  };
+  const int64_t vectors = columns / kVectorSize;
+  if (vectors <= 128) return spread.template operator()<32, 1>(vectors);
+  if (vectors <= 512) return spread.template operator()<128, 2>(vectors);
+  if (vectors <= 2048) return spread.template operator()<512, 2>(vectors);
+  if (vectors <= 3072) return launch.template operator()<512, 6>();
+  if (vectors <= 4096) return launch.template operator()<512, 8>();
+  launch.template operator()<kFoldThreads, 0>();
+}
+
+/// The number of threads of a block, and the number of groups of kThreads threads in it.
+template <int kThreads>
+inline constexpr int kBlockThreads = kThreads == 32 ? 128 : kThreads;
+template <int kThreads>
+inline constexpr int kBlockGroups = kBlockThreads<kThreads> / kThreads;
+
+/// Batches of up to this many elements are bound by latency: with a group for each row, all rows
+/// are worked on at once.
+inline constexpr int64_t kSkinnyElements = 3 << 20;
+
+/// Calls launch.operator()<T>() for the two dtypes that CUDA computes in.
+template <class Launch>
+void dispatch_dtype(DType dtype, Launch launch) {
+  switch (dtype) {
+    case DType::kFloat16:
+      return launch.template operator()<__half>();
+    case DType::kBFloat16:
+      return launch.template operator()<__nv_bfloat16>();
+    default:
+      throw InvalidArgument(concat("CUDA computes in float16 or bfloat16, found ", name_of(dtype)));
+  }
+}
+
+}  // namespace packhorse::cuda

@@ -1,0 +1,71 @@
+#include "generation/kv_cache/kv_cache.h"
+
+#include <algorithm>
+#include <string>
+
+#include "core/format.h"
+
+namespace packhorse {
+
+KvCacheShape kv_cache_shape(const StackSpec& spec, const StackWeights& weights, DType dtype,
+                            DType cache, int64_t taken_back) {
+  KvCacheShape shape = {.num_layers = spec.num_layers,
+                        .num_kv_heads = spec.attention.num_kv_heads,
+                        .head_dim = weights.head_dim,
+                        .dtype = cache,
+                        .latent_dtype = dtype};
+  if (spec.attention.compression && !weights.layers.empty()) {
+    const AttentionWeights& attention = weights.layers.front().attention;
+    const CcaArgs args =
+        cca_of(spec.attention, *attention.convolutions, attention.qkv, weights.head_dim);
+    shape.latent_columns = args.state_columns();
+    const auto step = static_cast<int64_t>(Arena::kAlignment / size_of(dtype));
+    shape.latent_stride = (shape.latent_columns + step - 1) / step * step;
+    shape.latent_slots = std::min(kPageTokens, std::max<int64_t>(1, args.reach()) + taken_back);
+  }
+  return shape;
+}
+
+KvCache::KvCache(const KvCacheShape& shape, int64_t num_pages, Arena& arena) : shape_(shape) {
+  const int64_t heads = num_pages * shape.num_kv_heads;
+  for (int64_t layer = 0; layer < shape.num_layers; ++layer) {
+    const auto take = [&](const char* name, int64_t rows, int64_t columns, DType dtype) {
+      return arena.take_matrix(concat("layers.", layer, ".", name), rows, columns, dtype);
+    };
+    PagedKvCache pages;
+    pages.keys = take("keys", heads * kPageTokens, shape.head_dim, shape.dtype);
+    pages.values = take("values", heads * kPageTokens, shape.head_dim, shape.dtype);
+    if (shape.scales_bytes() > 0) {
+      pages.key_scales = take("key_scales", heads, kPageTokens, DType::kFloat32);
+      pages.value_scales = take("value_scales", heads, kPageTokens, DType::kFloat32);
+    }
+    layers_.push_back(pages);
+    if (shape.latent_slots == 0) continue;
+    LatentPages latents;
+    latents.slots = shape.latent_slots;
+    latents.rows =
+        take("latents", num_pages * shape.latent_slots, shape.latent_stride, shape.latent_dtype)
+            .column_slice(0, shape.latent_columns);
+    latents_.push_back(latents);
+  }
+}
+
+void KvCache::copy(std::span<const PageCopy> copies, DeviceContext& device) const {
+  for (const PageCopy& page : copies) {
+    const auto copy_part = [&](const TensorView& part, size_t bytes) {
+      if (bytes == 0) return;
+      char* first = part.as<char>();
+      device.copy(first + static_cast<size_t>(page.to) * bytes,
+                  first + static_cast<size_t>(page.from) * bytes, bytes);
+    };
+    for (const PagedKvCache& layer : layers_) {
+      copy_part(layer.keys, shape_.keys_bytes());
+      copy_part(layer.values, shape_.keys_bytes());
+      copy_part(layer.key_scales, shape_.scales_bytes());
+      copy_part(layer.value_scales, shape_.scales_bytes());
+    }
+    for (const LatentPages& layer : latents_) copy_part(layer.rows, shape_.layer_latent_bytes());
+  }
+}
+
+}  // namespace packhorse

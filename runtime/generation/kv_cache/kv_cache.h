@@ -1,0 +1,74 @@
+// The key-value cache of a model: pages of all layers in one allocation.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "core/arena.h"
+#include "generation/runner/step_runner.h"
+#include "model/spec.h"
+#include "model/stack_weights.h"
+#include "ops/args/cca.h"
+#include "ops/args/kv_cache.h"
+#include "ops/device_context.h"
+
+namespace packhorse {
+
+/// What one page of the cache takes.
+struct KvCacheShape {
+  int64_t num_layers = 0;
+  int64_t num_kv_heads = 0;
+  int64_t head_dim = 0;           // as stored
+  DType dtype = DType::kFloat32;  // of keys and values; kFloat8 with scales
+  /// Of LatentPages, where attention is compressed.
+  DType latent_dtype = DType::kFloat32;
+  int64_t latent_columns = 0;
+  int64_t latent_stride = 0;  // columns of a row, with which pages take whole steps of the arena
+  int64_t latent_slots = 0;
+
+  /// Keys, or values, of one page in one layer, and their scales.
+  size_t keys_bytes() const {
+    return static_cast<size_t>(num_kv_heads * kPageTokens * head_dim) * size_of(dtype);
+  }
+  size_t scales_bytes() const {
+    if (dtype != DType::kFloat8) return 0;
+    return static_cast<size_t>(num_kv_heads * kPageTokens) * sizeof(float);
+  }
+  /// The latents that a page keeps in one layer.
+  size_t layer_latent_bytes() const {
+    return static_cast<size_t>(latent_stride * latent_slots) * size_of(latent_dtype);
+  }
+  size_t page_bytes() const {
+    return static_cast<size_t>(num_layers) *
+           (2 * keys_bytes() + 2 * scales_bytes() + layer_latent_bytes());
+  }
+  /// Bytes of the cache for each token that it holds.
+  size_t bytes_per_token() const { return page_bytes() / kPageTokens; }
+};
+
+/// `dtype`: of activations. `cache`: of keys and values. `taken_back`: so many tokens of a sequence
+/// may be computed again.
+KvCacheShape kv_cache_shape(const StackSpec& spec, const StackWeights& weights, DType dtype,
+                            DType cache, int64_t taken_back);
+
+/// Pages of every layer, without a table: each step brings its own.
+class KvCache {
+ public:
+  /// Takes memory for `num_pages` pages from the arena, both when it counts and when it carves.
+  KvCache(const KvCacheShape& shape, int64_t num_pages, Arena& arena);
+
+  /// The pages of each layer. Tables, lengths and bounds are left to the step.
+  std::span<const PagedKvCache> layers() const { return layers_; }
+  /// Likewise of latents, or nothing.
+  std::span<const LatentPages> latents() const { return latents_; }
+  /// Copies whole pages in all layers, in the order given.
+  void copy(std::span<const PageCopy> copies, DeviceContext& device) const;
+
+ private:
+  KvCacheShape shape_;
+  std::vector<PagedKvCache> layers_;
+  std::vector<LatentPages> latents_;
+};
+
+}  // namespace packhorse

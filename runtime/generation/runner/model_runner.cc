@@ -1,0 +1,326 @@
+#include "generation/runner/model_runner.h"
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "core/format.h"
+#include "generation/kv_cache/kv_cache.h"
+#include "generation/runner/runner_plan.h"
+#include "generation/runner/step_inputs.h"
+#include "generation/sampling/sampler.h"
+#include "model/adapters.h"
+#include "model/stack.h"
+#include "model/stem.h"
+#include "session/loaded_model.h"
+
+namespace packhorse {
+namespace {
+
+// How long tokens of prompts may compute beside sequences that go on, in reads of all weights. A
+// step of n tokens takes about as long as 1 + n / balanced_rows reads, of which 1 is the time of a
+// step without prompts: with 4, prompts run at 80 % of their speed alone, and the other sequences
+// wait for the time of five steps.
+constexpr int64_t kChunkReads = 4;
+
+// Rows of a step with drafts up to which a product reads its weight as if there were one.
+constexpr int64_t kDecodeRows = 8;
+
+class ModelRunner final : public StepRunner {
+ public:
+  /// `most_drafts`: of a sequence in a step, of this model or of the one that it drafts for.
+  /// `draft`: runs the draft model, or null.
+  ModelRunner(PlannedRunner planned, const GenerationOptions& options, int64_t most_drafts,
+              std::unique_ptr<StepRunner> draft = nullptr)
+      : model_(std::move(planned.model)),
+        plan_(std::move(planned.plan)),
+        draft_(std::move(draft)),
+        limits_(limits_of(model_.spec, options)),
+        most_drafts_(most_drafts),
+        arena_memory_(allocate(plan_.arena, "the arena: lower max_tokens or max_sequences")),
+        adapter_memory_(options.max_adapters > 0
+                            ? allocate(plan_.adapters, "adapters: lower max_adapters")
+                            : nullptr),
+        cache_memory_(allocate(plan_.kv_cache,
+                               concat("a cache of ", plan_.kv_tokens, " tokens: lower kv_tokens"))),
+        buffers_(carve_buffers(options)),
+        cache_(carve_cache(planned.shape, planned.num_pages)),
+        layout_(limits_, longest_table(model_.spec)),
+        ring_(device().make_ring(buffers_.step.inputs, layout_.size,
+                                 buffers_.sampler.lasting.results,
+                                 most_result_bytes(sampler_shape(model_.spec, options)))),
+        inputs_(limits_, layout_, buffers_.step, *ring_, device()),
+        adapter_capacity_(adapter_capacity(options)),
+        adapters_(carve_adapters()),
+        loaded_(static_cast<size_t>(options.max_adapters)),
+        sampler_(sampler_shape(model_.spec, options), *model_.spec.heads.lm,
+                 *model_.weights->heads.lm, buffers_.sampler, inputs_, *ring_, model_.backend) {
+    limits_.num_pages = planned.num_pages;
+    limits_.max_chunk = kChunkReads * device().balanced_rows();
+    warm_up(-1);
+    if (options.max_adapters > 0) {  // of an empty slot, but with all operators of adapters
+      loaded_[0] = {.uses = {true, true, true, true}};
+      warm_up(0);
+      loaded_[0] = {};
+    }
+    graphs_ = record(nullptr);
+  }
+
+  // The device may still be at work on what a failed step has asked for.
+  ~ModelRunner() override {
+    try {
+      device().synchronize();
+    } catch (...) {
+      // The device is lost.
+    }
+  }
+
+  const RunnerLimits& limits() const override { return limits_; }
+  const GenerationMemoryPlan& memory_plan() const override { return plan_; }
+  StepRunner* draft() override { return draft_.get(); }
+
+  bool overlaps() const override { return device().asynchronous(); }
+
+  void launch(const Step& step) override {
+    cache_.copy(step.copies, device());
+    sampler_.begin(step);
+    const TokenBatch tokens = inputs_.write(step, sampler_.row_of_slot());
+    sampler_.write_rows();
+    const AdapterBatch adapters = adapters_of(step);
+    const bool adapted = std::ranges::any_of(adapters.uses, std::identity());
+    const StepGraphs* recorded = find(tokens.batch, adapted ? adapted_graphs_ : graphs_);
+    ring_->send(inputs_.bytes());
+    if (recorded != nullptr && sampler_.is_plain()) {
+      recorded->whole[sampler_.wants_logprobs() ? 1 : 0]->launch();
+      ring_->fetch(sampler_.plain_result_bytes(sampler_.wants_logprobs()));
+    } else {
+      if (recorded != nullptr) {
+        recorded->encoder->launch();
+      } else {
+        encode(tokens, adapted ? &adapters : nullptr);
+      }
+      sampler_.choose_all(buffers_.layers.hidden.first_rows(tokens.batch.num_tokens));
+      ring_->fetch(sampler_.result_bytes());
+    }
+    sampler_.launched();
+  }
+
+  void wait() override { sampler_.wait(); }
+
+  std::function<void(int32_t)> read_adapter(const WeightSource& source) override {
+    if (adapter_capacity_.max_adapters == 0) return StepRunner::read_adapter(source);
+    auto adapter = std::make_shared<const Adapter>(packhorse::read_adapter(
+        model_.spec, model_.precision, model_.backend, adapter_capacity_, source));
+    return [this, adapter](int32_t slot) { load(*adapter, slot); };
+  }
+
+ private:
+  /// What the adapter in a slot adds to.
+  struct LoadedAdapter {
+    PerTarget<bool> uses = {};
+    bool up_in_all_layers = false;
+  };
+  /// Of steps within these bounds.
+  struct StepGraphs {
+    int64_t sequences = 0;
+    int64_t tokens = 0;
+    int64_t max_seqlen = 0;
+    std::unique_ptr<DeviceGraph> encoder;  // without the choice of tokens
+    /// Of single tokens the whole step, where Sampler::is_plain; the second with
+    /// log-probabilities.
+    std::array<std::unique_ptr<DeviceGraph>, 2> whole;
+
+    bool hold(const BatchView& batch) const {
+      return batch.num_sequences <= sequences && batch.num_tokens <= tokens &&
+             batch.max_seqlen <= max_seqlen;
+    }
+  };
+  using GraphCache = std::vector<StepGraphs>;  // the first that holds a batch is for it
+
+  DeviceContext& device() const { return *model_.backend.device; }
+
+  // `what`: what it is for, and what makes it smaller.
+  std::unique_ptr<DeviceMemory> allocate(const PlannedAllocation& plan, const std::string& what) {
+    try {
+      return device().allocate(plan.bytes);
+    } catch (const OutOfMemory& error) {
+      throw OutOfMemory(concat(error.message(), ", for ", what));
+    }
+  }
+
+  RunnerBuffers carve_buffers(const GenerationOptions& options) {
+    Arena arena(arena_memory_->data(), plan_.arena);
+    return take_runner_buffers(model_.spec, *model_.weights, options, model_.backend, arena);
+  }
+
+  KvCache carve_cache(const KvCacheShape& shape, int64_t num_pages) {
+    Arena arena(cache_memory_->data(), plan_.kv_cache);
+    return KvCache(shape, num_pages, arena);
+  }
+
+  AdapterSlots carve_adapters() {
+    if (adapter_capacity_.max_adapters == 0) return {};
+    Arena arena(adapter_memory_->data(), plan_.adapters);
+    return take_adapter_slots(model_.spec, model_.precision, model_.backend, adapter_capacity_,
+                              arena, &device());
+  }
+
+  void load(const Adapter& adapter, int32_t slot) {
+    LoadedAdapter& loaded = loaded_[static_cast<size_t>(slot)];
+    loaded = {};
+    load_adapter(adapter, adapters_, slot, device());
+    for (size_t t = 0; t < loaded.uses.size(); ++t) {
+      loaded.uses[t] = adapter.any(static_cast<LoraTarget>(t));
+    }
+    loaded.up_in_all_layers = adapter.all(LoraTarget::kUp);
+    AdapterBatch all = no_adapters();
+    for (const LoadedAdapter& one : loaded_) add(one, all);
+    all.up_of_all = false;  // a step may have any of them, and sequences without one
+    adapted_graphs_ = record(&all);
+  }
+
+  AdapterBatch no_adapters() const {
+    return {.slots = &adapters_, .rows = inputs_.adapters(), .uses = {}, .up_of_all = true};
+  }
+
+  static void add(const LoadedAdapter& loaded, AdapterBatch& batch) {
+    std::ranges::transform(batch.uses, loaded.uses, batch.uses.begin(), std::logical_or<>());
+    batch.up_of_all = batch.up_of_all && loaded.up_in_all_layers;
+  }
+
+  AdapterBatch adapters_of(const Step& step) const {
+    AdapterBatch batch = no_adapters();
+    for (const SequenceSlice& sequence : step.sequences) {
+      const int32_t slot = sequence.adapter;
+      add(slot < 0 ? LoadedAdapter() : loaded_[static_cast<size_t>(slot)], batch);
+    }
+    return batch;
+  }
+
+  // One token, so that what kernels make at first use is made now, and not in a caller's step. What
+  // it leaves in a page is never read.
+  void warm_up(int32_t adapter) {
+    const int32_t id = 0;
+    const int32_t page = 0;
+    const Sampling sampling;
+    TokenLogprob chosen;
+    SequenceSlice sequence;
+    sequence.ids = {&id, 1};
+    sequence.pages = {&page, 1};
+    sequence.adapter = adapter;
+    sequence.sample = true;
+    sequence.sampler.sampling = &sampling;
+    sequence.chosen = &chosen;
+    run({.copies = {}, .sequences = {&sequence, 1}, .num_tokens = 1});
+  }
+
+  // Small steps, in which launches would take longer than what they launch, are recorded: those of
+  // single tokens for batches up to each power of two, and those with drafts.
+  GraphCache record(const AdapterBatch* adapters) {
+    GraphCache graphs;
+    if (device().graph_bounds(limits_.max_sequences, 1).empty()) return graphs;
+    const auto encoder = [&](int64_t tokens, int64_t sequences, int64_t max_seqlen) {
+      return [this, adapters, batch = inputs_.bounds(tokens, sequences, max_seqlen)] {
+        encode(batch, adapters);
+      };
+    };
+    for (int64_t bound = 1;; bound *= 2) {
+      const int64_t sequences = std::min(bound, limits_.max_sequences);
+      const auto run = encoder(sequences, sequences, 1);
+      const auto run_whole = [&](bool wants_logprobs) {
+        return device().record([&] {
+          run();
+          sampler_.choose(sequences, inputs_.bounds(sequences, sequences, 1).batch.counts + 1,
+                          wants_logprobs, buffers_.layers.hidden);
+        });
+      };
+      graphs.push_back(
+          {sequences, sequences, 1, device().record(run), {run_whole(false), run_whole(true)}});
+      if (sequences == limits_.max_sequences) break;
+    }
+    if (most_drafts_ == 0) return graphs;
+    for (const int64_t rows : {kDecodeRows, kMostDraftedRows}) {
+      const int64_t tokens = std::min(rows, limits_.max_tokens);
+      const int64_t sequences = std::min(tokens, limits_.max_sequences);
+      const int64_t max_seqlen = std::min(tokens, 1 + most_drafts_);
+      graphs.push_back({sequences,
+                        tokens,
+                        max_seqlen,
+                        device().record(encoder(tokens, sequences, max_seqlen)),
+                        {}});
+    }
+    return graphs;
+  }
+
+  // What is recorded for such a batch, or null.
+  static const StepGraphs* find(const BatchView& batch, const GraphCache& graphs) {
+    const auto found = std::ranges::find_if(
+        graphs, [&](const StepGraphs& recorded) { return recorded.hold(batch); });
+    return found == graphs.end() ? nullptr : &*found;
+  }
+
+  void encode(const TokenBatch& tokens, const AdapterBatch* adapters) {
+    Ops& ops = *model_.backend.ops;
+    ops.begin_step(inputs_.begin(tokens.batch, sampler_.tokens(), sampler_.counts()));
+    embed(model_.spec.stem, model_.weights->stem, buffers_.stem, tokens, buffers_.layers.hidden,
+          ops);
+    std::vector<PagedKvCache>& layers = layers_;
+    layers.clear();
+    for (const PagedKvCache& layer : cache_.layers()) {
+      layers.push_back(inputs_.pages(layer, tokens.batch));
+    }
+    latents_.clear();
+    for (const LatentPages& layer : cache_.latents()) latents_.push_back(inputs_.latents(layer));
+    PagedKeys keys(layers, latents_);
+    Stack(model_.spec.stack, model_.weights->stack, buffers_.layers, ops, adapters)
+        .run(tokens, keys);
+  }
+
+  LoadedModel model_;
+  const GenerationMemoryPlan plan_;
+  const std::unique_ptr<StepRunner> draft_;
+  RunnerLimits limits_;
+  const int64_t most_drafts_;
+  const std::unique_ptr<DeviceMemory> arena_memory_;
+  const std::unique_ptr<DeviceMemory> adapter_memory_;
+  const std::unique_ptr<DeviceMemory> cache_memory_;
+  const RunnerBuffers buffers_;
+  const KvCache cache_;
+  const StepLayout layout_;
+  const std::unique_ptr<HostDeviceRing> ring_;
+  StepInputs inputs_;
+  const AdapterCapacity adapter_capacity_;
+  const AdapterSlots adapters_;
+  std::vector<LoadedAdapter> loaded_;  // by slot
+  Sampler sampler_;
+  std::vector<PagedKvCache> layers_;  // of the step that runs, like the next one
+  std::vector<LatentPages> latents_;
+  GraphCache graphs_;          // of steps without adapters
+  GraphCache adapted_graphs_;  // of steps with any of those that are loaded
+};
+
+}  // namespace
+
+std::unique_ptr<StepRunner> load_model_runner(const std::string& spec_json,
+                                              const WeightSource& source,
+                                              const GenerationOptions& options) {
+  PlannedRunners planned = plan_runners(spec_json, options);
+  std::unique_ptr<StepRunner> draft;
+  if (planned.draft) {
+    load_weights(planned.draft->model, *options.draft_model->weights);
+    draft = std::make_unique<ModelRunner>(std::move(*planned.draft), draft_options(options),
+                                          options.draft_tokens);
+  }
+  load_weights(planned.model.model, source);
+  return std::make_unique<ModelRunner>(std::move(planned.model), options, options.draft_tokens,
+                                       std::move(draft));
+}
+
+GenerationMemoryPlan plan_model_runner(const std::string& spec_json,
+                                       const GenerationOptions& options) {
+  return plan_runners(spec_json, options).model.plan;
+}
+
+}  // namespace packhorse

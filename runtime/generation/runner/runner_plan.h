@@ -1,0 +1,63 @@
+// What a model that generates needs of memory: its buffers, and how many pages its cache has.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "core/arena.h"
+#include "generation/kv_cache/kv_cache.h"
+#include "generation/runner/step_inputs.h"
+#include "generation/runner/step_runner.h"
+#include "generation/sampling/sampler.h"
+#include "model/batch.h"
+#include "model/stack_buffers.h"
+#include "model/stem.h"
+#include "packhorse/generation.h"
+#include "session/loaded_model.h"
+
+namespace packhorse {
+
+/// The buffers of the steps, all in one arena.
+struct RunnerBuffers {
+  StepBuffers step;
+  StemBuffers stem;
+  LayerBuffers layers;
+  SamplerBuffers sampler;
+};
+
+/// A model that generates, and what it takes of memory.
+struct PlannedRunner {
+  LoadedModel model;  // without weights
+  KvCacheShape shape;
+  GenerationMemoryPlan plan;
+  int64_t num_pages = 0;
+
+  size_t page_bytes() const { return shape.page_bytes(); }
+};
+
+struct PlannedRunners {
+  PlannedRunner model;
+  std::optional<PlannedRunner> draft;
+};
+
+/// The plan of the model and, where options ask for one, of its draft model. No weights are read.
+/// Throws as load_model_runner does.
+PlannedRunners plan_runners(const std::string& spec_json, const GenerationOptions& options);
+
+/// Takes the buffers from the arena, both when it counts and when it carves.
+RunnerBuffers take_runner_buffers(const Spec& spec, const ModelWeights& weights,
+                                  const GenerationOptions& options, const Backend& backend,
+                                  Arena& arena);
+
+/// The draft model runs the steps of the other, without adapters and without drafts of its own.
+GenerationOptions draft_options(const GenerationOptions& options);
+
+AdapterCapacity adapter_capacity(const GenerationOptions& options);
+/// Without the number of pages.
+RunnerLimits limits_of(const Spec& spec, const GenerationOptions& options);
+SamplerShape sampler_shape(const Spec& spec, const GenerationOptions& options);
+/// Pages that a sequence of the longest context has.
+int64_t longest_table(const Spec& spec);
+
+}  // namespace packhorse

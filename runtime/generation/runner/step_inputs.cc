@@ -1,0 +1,156 @@
+#include "generation/runner/step_inputs.h"
+
+#include <algorithm>
+
+#include "generation/sampling/token_counts.h"
+
+namespace packhorse {
+
+StepLayout::StepLayout(const RunnerLimits& limits, int64_t pages_of_sequence)
+    : table_stride(pages_of_sequence) {
+  // Blocks begin at multiples of 256 bytes, as buffers of the arena do.
+  size_t end = 0;
+  const auto take = [&](int64_t count, size_t bytes = sizeof(int32_t)) {
+    const size_t begin = end;
+    end = (begin + static_cast<size_t>(count) * bytes + 255) / 256 * 256;
+    return begin;
+  };
+  counts = take(2);
+  cu_seqlens = take(limits.max_sequences + 1);
+  kv_lens = take(limits.max_sequences);
+  sources = take(limits.max_sequences);
+  count_slots = take(limits.max_sequences);
+  page_begins = take(limits.max_sequences + 1);
+  hidden_rows = take(limits.max_chosen());
+  settings = take(limits.max_chosen(), sizeof(SamplingRow));
+  ids = take(limits.max_tokens);
+  positions = take(limits.max_tokens);
+  adapters = take(limits.max_adapters > 0 ? limits.max_tokens : 0);
+  pages = take(limits.max_sequences * table_stride);
+  size = end;
+}
+
+StepBuffers take_step_buffers(const StepLayout& layout, const RunnerLimits& limits, Arena& arena) {
+  StepBuffers buffers;
+  buffers.inputs = arena.take_array<char>("inputs", layout.size);
+  buffers.table = arena.take_array<int32_t>(
+      "block_tables", static_cast<size_t>(limits.max_sequences * layout.table_stride));
+  return buffers;
+}
+
+StepInputs::StepInputs(const RunnerLimits& limits, const StepLayout& layout,
+                       const StepBuffers& buffers, HostDeviceRing& ring, DeviceContext& device)
+    : limits_(limits),
+      layout_(layout),
+      buffers_(buffers),
+      ring_(ring),
+      row_uploads_(device.make_upload_buffer(buffers.inputs + layout.hidden_rows,
+                                             layout.ids - layout.hidden_rows)) {}
+
+TokenBatch StepInputs::write(const Step& step, std::span<const int32_t> row_of_slot) {
+  const auto num_sequences = static_cast<int64_t>(step.sequences.size());
+  host_ = static_cast<char*>(ring_.acquire());
+  const auto numbers = [&](size_t offset) { return at<int32_t>(host_, offset); };
+  int32_t* const cu_seqlens = numbers(layout_.cu_seqlens);
+  int32_t* const kv_lens = numbers(layout_.kv_lens);
+  int32_t* const sources = numbers(layout_.sources);
+  int32_t* const count_slots = numbers(layout_.count_slots);
+  int32_t* const page_begins = numbers(layout_.page_begins);
+  int32_t* const ids = numbers(layout_.ids);
+  int32_t* const positions = numbers(layout_.positions);
+  int32_t* const adapters = limits_.max_adapters > 0 ? numbers(layout_.adapters) : nullptr;
+  int32_t* const pages = numbers(layout_.pages);
+  numbers(layout_.counts)[0] = static_cast<int32_t>(step.num_tokens);
+  numbers(layout_.counts)[1] = static_cast<int32_t>(num_sequences);
+  int32_t token = 0;
+  int32_t page = 0;
+  int64_t longest = 0;
+  max_kv_len_ = 0;
+  num_single_ = 0;
+  for (int64_t i = 0; i < num_sequences; ++i) {
+    const SequenceSlice& sequence = step.sequences[static_cast<size_t>(i)];
+    const StepSampler& sampler = sequence.sampler;
+    cu_seqlens[i] = token;
+    kv_lens[i] = static_cast<int32_t>(sequence.kv_len());
+    page_begins[i] = page;
+    std::copy(sequence.pages.begin(), sequence.pages.end(), pages + page);
+    page += static_cast<int32_t>(sequence.pages.size());
+    sources[i] = sequence.pending ? row_of_slot[static_cast<size_t>(sampler.slot)] : -1;
+    const bool counts = sequence.sample && !sampler.restart && has_penalties(*sampler.sampling);
+    count_slots[i] = counts ? sampler.slot : -1;
+    auto position = static_cast<int32_t>(sequence.position);
+    for (const int32_t id : sequence.ids) {
+      ids[token] = id;
+      positions[token] = position++;
+      if (adapters != nullptr) adapters[token] = sequence.adapter;
+      ++token;
+    }
+    longest = std::max(longest, static_cast<int64_t>(sequence.ids.size()));
+    if (longest == 1) num_single_ = i + 1;
+    max_kv_len_ = std::max(max_kv_len_, sequence.kv_len());
+  }
+  page_begins[num_sequences] = page;
+  // A graph goes through max_sequences sequences. Those beyond the step must be empty.
+  for (int64_t i = num_sequences; i <= limits_.max_sequences; ++i) {
+    cu_seqlens[i] = token;
+    if (i < limits_.max_sequences) kv_lens[i] = 0;
+  }
+  bytes_ = layout_.pages + static_cast<size_t>(page) * sizeof(int32_t);
+  TokenBatch batch = bounds(step.num_tokens, num_sequences, longest);
+  batch.batch.counts = nullptr;
+  return batch;
+}
+
+RowInputs StepInputs::acquire_rows() {
+  // The buffer begins with the rows.
+  return rows_at(static_cast<char*>(row_uploads_->acquire()) - layout_.hidden_rows);
+}
+
+void StepInputs::send_rows() { row_uploads_->send(layout_.ids - layout_.hidden_rows); }
+
+TokenBatch StepInputs::bounds(int64_t num_tokens, int64_t num_sequences, int64_t max_seqlen) const {
+  TokenBatch batch;
+  batch.batch.num_tokens = num_tokens;
+  batch.batch.num_sequences = num_sequences;
+  batch.batch.max_seqlen = max_seqlen;
+  batch.batch.cu_seqlens = device_ids(layout_.cu_seqlens);
+  batch.batch.counts = device_ids(layout_.counts);
+  batch.ids = device_ids(layout_.ids);
+  batch.position_ids = device_ids(layout_.positions);
+  return batch;
+}
+
+BeginStepArgs StepInputs::begin(const BatchView& batch, const int32_t* tokens,
+                                const TensorView& counts) const {
+  return {.batch = batch,
+          .ids = device_ids(layout_.ids),
+          .sources = device_ids(layout_.sources),
+          .tokens = tokens,
+          .count_slots = device_ids(layout_.count_slots),
+          .counts = counts,
+          .page_begins = device_ids(layout_.page_begins),
+          .pages = device_ids(layout_.pages),
+          .table = buffers_.table,
+          .table_stride = layout_.table_stride};
+}
+
+PagedKvCache StepInputs::pages(const PagedKvCache& layer, const BatchView& batch) const {
+  const bool exact = batch.counts == nullptr;
+  PagedKvCache pages = layer;
+  pages.table = buffers_.table;
+  pages.table_stride = layout_.table_stride;
+  pages.kv_lens = device_ids(layout_.kv_lens);
+  pages.max_kv_len = exact ? max_kv_len_ : limits_.max_context;
+  pages.num_single = exact ? num_single_ : 0;
+  return pages;
+}
+
+LatentPages StepInputs::latents(const LatentPages& layer) const {
+  LatentPages latents = layer;
+  latents.table = buffers_.table;
+  latents.table_stride = layout_.table_stride;
+  latents.kv_lens = device_ids(layout_.kv_lens);
+  return latents;
+}
+
+}  // namespace packhorse

@@ -1,0 +1,105 @@
+// How a step comes to where the model reads it: the host writes one block of memory, one transfer
+// takes it to the device, and the operator begin_step completes it there.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "core/arena.h"
+#include "generation/kv_cache/kv_cache.h"
+#include "generation/runner/step_runner.h"
+#include "model/batch.h"
+#include "ops/args/sampling.h"
+#include "ops/args/step.h"
+#include "ops/device_context.h"
+
+namespace packhorse {
+
+/// Where each input of a step lies, in bytes from the beginning of the block.
+struct StepLayout {
+  StepLayout(const RunnerLimits& limits, int64_t pages_of_sequence);
+  size_t counts;       // [2] {T, B} int32, as all that says nothing else
+  size_t cu_seqlens;   // [max_sequences + 1]
+  size_t kv_lens;      // [max_sequences]
+  size_t sources;      // [max_sequences], as BeginStepArgs, like the next two
+  size_t count_slots;  // [max_sequences]
+  size_t page_begins;  // [max_sequences + 1]
+  size_t hidden_rows;  // [max_chosen], see RowInputs
+  size_t settings;     // [max_chosen] SamplingRow
+  size_t ids;          // [max_tokens]
+  size_t positions;    // [max_tokens]
+  size_t adapters;     // [max_tokens] slots, where there may be adapters
+  size_t pages;        // [max_sequences * table_stride], one sequence after the other
+  size_t size;
+  int64_t table_stride;
+};
+
+/// The rows of the last hidden state that tokens are chosen from, on the host or on the device.
+struct RowInputs {
+  int32_t* hidden_rows = nullptr;   // [max_chosen]
+  SamplingRow* settings = nullptr;  // [max_chosen]
+};
+
+struct StepBuffers {
+  char* inputs = nullptr;    // [StepLayout::size]
+  int32_t* table = nullptr;  // [max_sequences, table_stride]
+};
+StepBuffers take_step_buffers(const StepLayout& layout, const RunnerLimits& limits, Arena& arena);
+
+class StepInputs {
+ public:
+  /// `ring`: of the inputs; outlives the object, like `device`.
+  StepInputs(const RunnerLimits& limits, const StepLayout& layout, const StepBuffers& buffers,
+             HostDeviceRing& ring, DeviceContext& device);
+
+  /// Begins to write the step, where `row_of_slot` says which row of the last step has chosen the
+  /// token of a slot. Returns the batch with its exact numbers.
+  TokenBatch write(const Step& step, std::span<const int32_t> row_of_slot);
+  /// Where the rows of the step that is being written go.
+  RowInputs host_rows() const { return rows_at(host_); }
+  /// How much was written, in bytes from the beginning of the block.
+  size_t bytes() const { return bytes_; }
+
+  /// Rows that are uploaded apart from a step: `host_rows` of the former, and `send` of the latter.
+  RowInputs acquire_rows();
+  void send_rows();
+
+  RowInputs device_rows() const { return rows_at(buffers_.inputs); }
+  /// The batch as kernels read it whose exact numbers lie on the device, within these bounds.
+  TokenBatch bounds(int64_t num_tokens, int64_t num_sequences, int64_t max_seqlen) const;
+  /// What completes the step; `tokens` are those of the last one.
+  BeginStepArgs begin(const BatchView& batch, const int32_t* tokens,
+                      const TensorView& counts) const;
+  /// The pages of `layer` with the table and the lengths of the step that was uploaded; where
+  /// `batch` has bounds instead of exact numbers, those of any step.
+  PagedKvCache pages(const PagedKvCache& layer, const BatchView& batch) const;
+  /// Likewise of latents.
+  LatentPages latents(const LatentPages& layer) const;
+  /// The slots of the tokens' adapters: [max_tokens], -1 for none.
+  const int32_t* adapters() const { return device_ids(layout_.adapters); }
+
+ private:
+  template <class T>
+  static T* at(char* base, size_t offset) {
+    return reinterpret_cast<T*>(base + offset);
+  }
+  RowInputs rows_at(char* base) const {
+    return {at<int32_t>(base, layout_.hidden_rows), at<SamplingRow>(base, layout_.settings)};
+  }
+  int32_t* device_ids(size_t offset) const { return at<int32_t>(buffers_.inputs, offset); }
+
+  const RunnerLimits limits_;
+  const StepLayout layout_;
+  const StepBuffers buffers_;
+  HostDeviceRing& ring_;
+  const std::unique_ptr<UploadBuffer> row_uploads_;
+  char* host_ = nullptr;    // the step that is being written
+  size_t bytes_ = 0;        // of it
+  int64_t max_kv_len_ = 0;  // the longest sequence of it, in keys
+  int64_t num_single_ = 0;  // sequences at the front that have one new token
+};
+
+}  // namespace packhorse

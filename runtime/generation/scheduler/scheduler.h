@@ -1,0 +1,163 @@
+// Which tokens the next step has, and who holds which pages.
+//
+// Requests are served in the order of their arrival. A step takes, within its budget of tokens,
+//   1. a token of each sequence that waits for nothing else but its next token, and drafts of what
+//      follows it, for which nothing else gives way;
+//   2. pieces of prompts (or of what was preempted) that are being computed, the oldest first;
+//      beside sequences of 1 at most RunnerLimits::max_chunk tokens of 2 and 3 together, so that
+//      those sequences need not wait long for their next token;
+//   3. sequences that begin: the oldest that waits, and no younger one before it, when all pages of
+//      its prompt are there.
+// Where 1 finds no page, the youngest sequence is preempted: its pages go back (those published may
+// be found again), and it waits at its place in the order. So the oldest always goes on.
+//
+// A step can be planned while the step before it is still in flight. A sequence of that step whose
+// next token is being chosen has this token, which is pending, in the new step, unless
+//   - the host must see the token first, because a TokenMask or a beam search goes on from it, or
+//   - the sequence surely ends with it.
+// Such sequences sit out the new step, and the others do not wait for them. What a step computes
+// for a sequence that has ended or was preempted since it was planned is thrown away when the step
+// is collected: the sequence's epoch tells.
+//
+// Pages may change hands meanwhile, because steps run in the order of their launches. A step in
+// flight writes no pages but those that its sequences held alone when it was planned (Step says
+// so).
+//   - Given back and taken by another sequence: that sequence's step runs later, and writes each
+//     token of the page before it reads it.
+//   - Published: only what collected steps have written, so that nobody finds a page of a step that
+//     may still fail or whose result may be thrown away. Where the page of another sequence is
+//     taken in place of an own one, a step in flight still reads the own one, which a later step
+//     may only then overwrite. A page that is full is written by no step again.
+//   - Evicted: a page that nobody holds is read by steps that were planned before, at most.
+//   - Copied: a copy is part of the step that needs it, and runs between the steps before and
+//     after.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "generation/engine/job.h"
+#include "generation/kv_cache/page_pool.h"
+#include "generation/runner/step_runner.h"
+
+namespace packhorse {
+
+/// A step, and the sequences that it is for.
+struct PlannedStep {
+  struct Part {
+    Sequence* sequence = nullptr;
+    uint64_t epoch = 0;
+    int64_t count = 0;     // tokens
+    int64_t drafts = 0;    // of these, drafts: the last ones
+    bool samples = false;  // SequenceSlice::sample
+    /// False: it has given back its pages since, so that the step's results are not used.
+    bool live() const { return sequence->epoch == epoch; }
+  };
+  std::vector<PageCopy> copies;
+  std::vector<Part> parts;
+  std::vector<SequenceSlice> sequences;  // in the order of `parts`
+  std::vector<uint64_t> epochs;          // of the sequences that these were built for
+  int64_t num_tokens = 0;
+};
+
+class Scheduler {
+ public:
+  /// `draft_context`: positions of the draft model, where there is one.
+  Scheduler(const RunnerLimits& limits, const GenerationOptions& options,
+            int64_t draft_context = std::numeric_limits<int64_t>::max());
+
+  void add(std::unique_ptr<Job> job);
+  /// In the order of arrival.
+  std::span<const std::unique_ptr<Job>> jobs() const { return jobs_; }
+  /// Jobs that no step has seen yet.
+  int64_t num_unstarted() const { return static_cast<int64_t>(jobs_.size() - num_started_); }
+
+  /// Decides the next step, which is in flight from now on if it has sequences. It has some where
+  /// there is a job and no other step in flight. Fewer than StepRunner::kMostInFlight may be.
+  Step plan();
+  size_t num_in_flight() const { return num_in_flight_; }
+  /// The step that was planned last, which is in flight.
+  const PlannedStep& newest() const { return *next_; }
+  /// The oldest step in flight was run: its tokens are cached, and full pages published. The result
+  /// is valid until the next call of `plan`.
+  const PlannedStep& commit();
+  /// The newest or the oldest step in flight has failed. Its live sequences must be finished.
+  const PlannedStep& drop_newest();
+  const PlannedStep& drop_oldest();
+
+  /// The next draft of a sequence, whose step was committed, is the token that was chosen: it is
+  /// cached, too.
+  void accept(Sequence& sequence);
+  /// All drafts of a step that were accepted have been: the rest of them is forgotten.
+  void complete_drafts(Sequence& sequence, int64_t drafted, int64_t accepted);
+
+  /// The sequence needs no more steps. Gives back what it holds.
+  void finish(Sequence& sequence);
+  /// Beams become those of job.search->next(): sequence i takes the place of beam i.
+  void fork(Job& job);
+  void remove_finished();
+
+  /// Counts of sequences, pages and tokens.
+  GenerationStats stats() const;
+  /// PagePool::check with the tables of all sequences, and what is counted, for tests. Throws
+  /// RuntimeError.
+  void check() const;
+
+ private:
+  /// Whether a running sequence waits for its next token, be it that it sits out this step.
+  bool any_waits_for_token() const;
+  void plan_decodes();
+  void plan_drafts();
+  int64_t draft(Sequence& sequence, int64_t most);
+  void plan_prefills();
+  void plan_starts();
+  void plan_tokens(Sequence& sequence, int64_t count);
+  void build(const PlannedStep::Part& part, SequenceSlice& step) const;
+  /// The same of a plain sequence that goes on, where `step` was built for it before.
+  static void build_next(const Sequence& sequence, SequenceSlice& step);
+  PlannedStep& in_flight(size_t number) { return plans_[(oldest_ + number) % plans_.size()]; }
+  /// The oldest step in flight is in flight no more, but its jobs do not know it yet.
+  PlannedStep& take_oldest();
+  static void commit(const PlannedStep& plan);
+  /// Takes the page that the next token of each of them goes to. False: one was preempted.
+  bool extend(std::span<Sequence* const> unit);
+  int64_t pages_to_extend(std::span<Sequence* const> unit) const;
+  bool is_held(const Sequence& sequence) const;
+  bool start(Sequence& sequence);
+  bool take_prompt_pages(Sequence& sequence);
+  /// Preempts the youngest that runs. False: none runs.
+  bool preempt_youngest();
+  void give_back(Sequence& sequence);
+  void publish(Sequence& sequence);
+  int64_t publishable(const Sequence& sequence) const;
+
+  const RunnerLimits limits_;
+  const bool shares_prefixes_;
+  const int64_t draft_context_;  // positions of the draft model; where there is none, the model's
+  PagePool pool_;
+  std::vector<std::unique_ptr<Job>> jobs_;
+  size_t num_started_ = 0;  // jobs that are or were running: the first ones
+  int64_t num_running_ = 0;
+  int64_t num_waiting_ = 0;        // sequences
+  bool computes_prompts_ = false;  // a sequence that runs has more than its last token to compute
+  bool drafts_ = false;            // a part of the step that is being planned may have drafts
+  int64_t num_finished_ = 0;       // jobs that have not been removed
+  uint64_t next_salt_ = 1;
+  uint64_t last_epoch_ = 0;
+  std::vector<int32_t> free_slots_;
+
+  std::array<PlannedStep, StepRunner::kMostInFlight> plans_;
+  size_t oldest_ = 0;  // of plans_
+  size_t num_in_flight_ = 0;
+  PlannedStep* next_ = plans_.data();  // what is being planned
+  int64_t budget_ = 0;                 // tokens that the step may still have
+  int64_t held_back_ = 0;  // and those that it may not, because others would wait too long
+  std::vector<Sequence*> unit_;
+  GenerationStats stats_;
+};
+
+}  // namespace packhorse

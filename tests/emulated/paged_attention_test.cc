@@ -1,0 +1,311 @@
+// Attention over pages: the kernel for prompts and that for few rows, against float64, and against
+// each other, bit by bit.
+#include <utility>
+
+#include "cuda/attention/paged/paged.h"
+#include "emulated_test.h"
+#include "ops/args/kv_cache.h"
+
+namespace packhorse::cuda {
+namespace {
+
+using namespace packhorse::emulated_test;
+
+struct Texts {
+  std::vector<int32_t> new_tokens;  // of each sequence
+  std::vector<int32_t> kv_lens;     // with the new ones
+};
+
+struct Shape {
+  int heads = 4, kv_heads = 2, head_dim = 64;
+  AttentionMask mask{.causal = true};
+  float soft_cap = 0;
+  bool alibi = false;
+};
+
+template <class T>
+struct Case {
+  Shape shape;
+  Texts texts;
+  int tokens = 0, pages_of_one = 0;
+  Array<T> q, keys, values, out, new_keys, new_values;
+  Array<int32_t> table, kv_lens, cu_seqlens;
+  Array<float> slopes, workspace;
+  Array<unsigned> counters;
+
+  static int sum(const std::vector<int32_t>& x) {
+    int total = 0;
+    for (int one : x) total += one;
+    return total;
+  }
+  static int longest(const std::vector<int32_t>& x) {
+    return *std::max_element(x.begin(), x.end());
+  }
+
+  Case(const Shape& shape, const Texts& texts, unsigned seed)
+      : shape(shape),
+        texts(texts),
+        tokens(sum(texts.new_tokens)),
+        pages_of_one(static_cast<int>((longest(texts.kv_lens) + kPageTokens - 1) / kPageTokens)),
+        q(size_of(shape.heads)),
+        keys(pages()),
+        values(pages()),
+        out(size_of(shape.heads)),
+        new_keys(size_of(shape.kv_heads)),
+        new_values(size_of(shape.kv_heads)),
+        table(texts.kv_lens.size() * static_cast<size_t>(pages_of_one)),
+        kv_lens(texts.kv_lens),
+        cu_seqlens(texts.kv_lens.size() + 1),
+        slopes(static_cast<size_t>(shape.heads)),
+        workspace(1 << 18),
+        counters(static_cast<size_t>(kPagedCounters)) {
+    std::mt19937 random(seed);
+    fill_normal(q, random);
+    fill_normal(keys, random);
+    fill_normal(values, random);
+    std::vector<int32_t> order(table.size());
+    for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int32_t>(i);
+    std::shuffle(order.begin(), order.end(), random);
+    for (size_t i = 0; i < order.size(); ++i) table[i] = order[i];
+    cu_seqlens[0] = 0;
+    for (size_t b = 0; b < texts.new_tokens.size(); ++b)
+      cu_seqlens[b + 1] = cu_seqlens[b] + texts.new_tokens[b];
+    for (size_t h = 0; h < slopes.size(); ++h) slopes[h] = 0.1f * static_cast<float>(h + 1);
+    counters.fill_bytes(0);
+    copy_new();
+    spoil_unwritten();
+  }
+
+  size_t size_of(int heads) const {
+    return static_cast<size_t>(tokens) * static_cast<size_t>(heads * shape.head_dim);
+  }
+  size_t pages() const {
+    return texts.kv_lens.size() *
+           static_cast<size_t>(pages_of_one * shape.kv_heads * kPageTokens * shape.head_dim);
+  }
+  size_t place(size_t b, int head, int position, int column) const {
+    const auto page = static_cast<size_t>(
+        table[b * static_cast<size_t>(pages_of_one) + static_cast<size_t>(position / kPageTokens)]);
+    return ((page * static_cast<size_t>(shape.kv_heads) + static_cast<size_t>(head)) * kPageTokens +
+            static_cast<size_t>(position % kPageTokens)) *
+               static_cast<size_t>(shape.head_dim) +
+           static_cast<size_t>(column);
+  }
+  template <class F>
+  void for_new(F f) {
+    for (size_t b = 0; b < texts.kv_lens.size(); ++b) {
+      for (int i = 0; i < texts.new_tokens[b]; ++i) {
+        const int position = texts.kv_lens[b] - texts.new_tokens[b] + i;
+        for (int h = 0; h < shape.kv_heads; ++h) {
+          for (int c = 0; c < shape.head_dim; ++c) {
+            const size_t row = static_cast<size_t>(cu_seqlens[b] + i);
+            f(place(b, h, position, c),
+              (row * static_cast<size_t>(shape.kv_heads) + static_cast<size_t>(h)) *
+                      static_cast<size_t>(shape.head_dim) +
+                  static_cast<size_t>(c));
+          }
+        }
+      }
+    }
+  }
+  void copy_new() {
+    for_new([&](size_t in_pages, size_t fresh) {
+      new_keys[fresh] = keys[in_pages];
+      new_values[fresh] = values[in_pages];
+    });
+  }
+  /// Rows of pages past the end of a sequence are NaN.
+  void spoil_unwritten() {
+    for (size_t b = 0; b < texts.kv_lens.size(); ++b) {
+      for (int position = texts.kv_lens[b]; position < pages_of_one * kPageTokens; ++position) {
+        for (int h = 0; h < shape.kv_heads; ++h) {
+          for (int c = 0; c < shape.head_dim; ++c) {
+            keys[place(b, h, position, c)] = values[place(b, h, position, c)] = rounded<T>(NAN);
+          }
+        }
+      }
+    }
+  }
+
+  PagedAttentionParams params(int sm_count) {
+    PagedAttentionParams p;
+    p.q = q.data();
+    p.out = out.data();
+    p.q_row_stride = p.out_row_stride = shape.heads * shape.head_dim;
+    p.keys = keys.data();
+    p.values = values.data();
+    p.page_rows = static_cast<int64_t>(keys.size()) / shape.head_dim;
+    p.table = table.data();
+    p.table_stride = pages_of_one;
+    p.kv_lens = kv_lens.data();
+    p.cu_seqlens = cu_seqlens.data();
+    p.num_tokens = tokens;
+    p.num_sequences = static_cast<int32_t>(texts.kv_lens.size());
+    p.max_seqlen = longest(texts.new_tokens);
+    p.max_kv_len = longest(texts.kv_lens);
+    p.num_heads = shape.heads;
+    p.num_kv_heads = shape.kv_heads;
+    p.head_dim = shape.head_dim;
+    p.scale = 1 / std::sqrt(static_cast<float>(shape.head_dim));
+    p.soft_cap = shape.soft_cap;
+    p.mask = shape.mask;
+    if (shape.alibi) p.slopes = slopes.data();
+    p.dtype = kDType<T>;
+    p.sm_count = sm_count;
+    return p;
+  }
+
+  std::vector<double> reference() const {
+    std::vector<double> result(out.size());
+    const auto d = static_cast<size_t>(shape.head_dim);
+    for (size_t b = 0; b < texts.kv_lens.size(); ++b) {
+      const int length = texts.kv_lens[b];
+      for (int i = 0; i < texts.new_tokens[b]; ++i) {
+        const int position = length - texts.new_tokens[b] + i;
+        const int first =
+            shape.mask.window_left < 0 ? 0 : std::max(0, position - shape.mask.window_left);
+        const int last = shape.mask.causal ? position : length - 1;
+        for (int h = 0; h < shape.heads; ++h) {
+          const int kv = h / (shape.heads / shape.kv_heads);
+          const size_t row =
+              (static_cast<size_t>(cu_seqlens[b] + i) * static_cast<size_t>(shape.heads) +
+               static_cast<size_t>(h)) *
+              d;
+          std::vector<double> scores;
+          double maximum = -INFINITY, sum = 0;
+          for (int j = first; j <= last; ++j) {
+            double score = 0;
+            for (int c = 0; c < shape.head_dim; ++c)
+              score +=
+                  to_double(q[row + static_cast<size_t>(c)]) * to_double(keys[place(b, kv, j, c)]);
+            score /= std::sqrt(static_cast<double>(shape.head_dim));
+            if (shape.soft_cap != 0) score = shape.soft_cap * std::tanh(score / shape.soft_cap);
+            if (shape.alibi) score -= slopes[static_cast<size_t>(h)] * std::abs(position - j);
+            scores.push_back(score);
+            maximum = std::max(maximum, score);
+          }
+          for (double& score : scores) sum += score = std::exp(score - maximum);
+          for (int j = first; j <= last; ++j) {
+            for (int c = 0; c < shape.head_dim; ++c) {
+              result[row + static_cast<size_t>(c)] += scores[static_cast<size_t>(j - first)] / sum *
+                                                      to_double(values[place(b, kv, j, c)]);
+            }
+          }
+        }
+      }
+    }
+    return result;
+  }
+};
+
+constexpr int kForPrompts = 1, kForSkinnyRows = 1000;  // multiprocessors that make the choice
+
+template <class T>
+void check(const Shape& shape, const Texts& texts, unsigned seed) {
+  emulated::set_seed(seed);
+  Case<T> one(shape, texts, seed);
+  const std::vector<double> expected = one.reference();
+  launch_attention_pages(one.params(kForPrompts), nullptr);
+  CHECK_WITHIN(error_of(one.out, expected), 8 * kEpsilon<T>);
+  Array<T> prompts(one.out.size());
+  std::memcpy(prompts.data(), one.out.data(), one.out.size() * sizeof(T));
+  one.out.fill_bytes(0xff);
+  launch_attention_pages(one.params(kForSkinnyRows), nullptr);
+  CHECK(one.out.same_bits(prompts));
+  // The same with blocks that share a sequence, and with new tokens that are not in their pages
+  // yet.
+  Array<T> keys(one.keys.size());
+  std::memcpy(keys.data(), one.keys.data(), keys.size() * sizeof(T));
+  one.for_new([&](size_t in_pages, size_t) {
+    one.keys[in_pages] = one.values[in_pages] = rounded<T>(NAN);
+  });
+  one.out.fill_bytes(0xff);
+  PagedAttentionParams params = one.params(kForSkinnyRows);
+  params.workspace = one.workspace.data();
+  params.workspace_bytes = one.workspace.size() * sizeof(float);
+  params.counters = one.counters.data();
+  params.new_keys = one.new_keys.data();
+  params.new_values = one.new_values.data();
+  params.new_key_stride = params.new_value_stride = shape.kv_heads * shape.head_dim;
+  launch_attention_pages(params, nullptr);
+  CHECK(one.out.same_bits(prompts));
+  CHECK(one.keys.same_bits(keys));
+  // The kernel for few rows finds no room on a device of less shared memory.
+  one.out.fill_bytes(0xff);
+  params.most_shared_bytes = size_t{64} << 10;
+  params.new_keys = params.new_values = nullptr;
+  while (params.num_single < params.num_sequences &&
+         texts.new_tokens[static_cast<size_t>(params.num_single)] == 1) {
+    ++params.num_single;
+  }
+  if (shape.head_dim > 128) CHECK(!appends_to_pages(params));
+  launch_attention_pages(params, nullptr);
+  CHECK(one.out.same_bits(prompts));
+}
+
+TEST(pages_heads_of_64) {
+  for (unsigned seed = 0; seed < 9; ++seed) check<__half>({}, {{5, 1, 12}, {70, 130, 12}}, seed);
+}
+
+TEST(pages_heads_of_128) {  // few rows by TMA
+  const Shape shape{.heads = 3, .kv_heads = 1, .head_dim = 128};
+  for (unsigned seed = 0; seed < 9; ++seed) {
+    check<__nv_bfloat16>(shape, {{1, 1, 1}, {300, 1, 65}}, seed);
+  }
+}
+
+TEST(pages_heads_of_256) {
+  const Shape shape{.heads = 2, .kv_heads = 1, .head_dim = 256};
+  for (unsigned seed = 0; seed < 3; ++seed) check<__half>(shape, {{3, 2}, {100, 33}}, seed);
+}
+
+TEST(pages_odd_sizes) {
+  for (unsigned seed = 0; seed < 3; ++seed) {
+    check<__half>({.head_dim = 40, .mask = {.causal = true, .window_left = 70}},
+                  {{9, 30}, {200, 30}}, seed);
+    check<__nv_bfloat16>({.head_dim = 80, .soft_cap = 5, .alibi = true}, {{2, 1}, {90, 1}}, seed);
+    check<__half>({.heads = 1, .kv_heads = 1, .mask = {}}, {{6}, {130}}, seed);
+  }
+}
+
+/// Long sequences by blocks that share the merge of their chunks, `resident` of which run at a
+/// time: as long as they all do, each merges its share; if not, some give theirs up. Few blocks of
+/// multiprocessors go on from one sequence to the next.
+template <class T>
+void check_shared_merge(const Shape& shape, const Texts& texts, unsigned seed) {
+  Case<T> one(shape, texts, seed);
+  emulated::set_seed(seed);
+  launch_attention_pages(one.params(kForSkinnyRows), nullptr);  // without a workspace, nor a merge
+  Array<T> whole(one.out.size());
+  std::memcpy(whole.data(), one.out.data(), one.out.size() * sizeof(T));
+  const std::pair<int, unsigned> kinds[] = {
+      {1, 1}, {1, 100}, {2, 1}, {3, 1}, {3, 100}, {kForSkinnyRows, 4}, {kForSkinnyRows, 100}};
+  for (const auto& [multiprocessors, resident] : kinds) {  // the more, the fewer units of a block
+    one.out.fill_bytes(0xff);
+    one.workspace.fill_bytes(0xff);
+    emulated::set_seed(seed, resident);
+    PagedAttentionParams params = one.params(multiprocessors);
+    params.workspace = one.workspace.data();
+    params.workspace_bytes = one.workspace.size() * sizeof(float);
+    params.counters = one.counters.data();
+    launch_attention_pages(params, nullptr);
+    CHECK(one.out.same_bits(whole));
+    size_t left = 0;
+    for (size_t i = 0; i < one.counters.size(); ++i) left += one.counters[i] == 0 ? 0 : 1;
+    CHECK(left == 0);
+  }
+}
+
+TEST(pages_shared_merge) {
+  for (unsigned seed = 0; seed < 3; ++seed) {
+    check_shared_merge<__nv_bfloat16>({.heads = 4, .kv_heads = 1, .head_dim = 128},
+                                      {{1, 2}, {2500, 2100}}, seed);
+  }
+  // More chunks than a warp merges at a time: 64 of small heads, 128 of others.
+  check_shared_merge<__half>({.heads = 2, .kv_heads = 1}, {{1}, {17000}}, 3);
+  check_shared_merge<__half>({.heads = 8, .kv_heads = 2, .head_dim = 80}, {{2}, {2100}}, 4);
+  check_shared_merge<__half>({.heads = 8, .kv_heads = 1, .head_dim = 200}, {{1}, {2500}}, 5);
+}
+
+}  // namespace
+}  // namespace packhorse::cuda
