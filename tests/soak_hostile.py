@@ -3,12 +3,12 @@
     python tests/soak_hostile.py [--minutes 5] [--seed 1]      (`make soak-hostile`)
 
 Two clients send requests of every route whose options no request had before, and now and then the
-largest ones that there are (tests/python/hostile_requests.py). A third one leaves before its answer
-comes. After each sixth of the time all rest for some seconds, and the server's process is looked
-at. Prints a line of JSON each time, and one at the end. Exits with 1 where the process was larger
-in the last two looks than in the two before by more than 8 MB (allocations of all sizes leave gaps
-in its memory) or had more threads or descriptors, or where a request was answered with an error of
-the server's own.
+largest ones that there are (tests/python/support/hostile_requests.py). A third one leaves before
+its answer comes. After each sixth of the time all rest for some seconds, and the server's process
+is looked at. Prints a line of JSON each time, and one at the end. Exits with 1 where the process
+was larger in the last two looks than in the two before by more than 8 MB (allocations of all sizes
+leave gaps in its memory) or had more threads or descriptors, or where a request was answered with
+an error of the server's own.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent / "python"))
+sys.path.insert(0, str(Path(__file__).resolve().parent / "python" / "support"))
 from hostile_requests import Hostile, fresh_requests, hostile_requests, make_hostile_models
 from serve_process import serving_process
 

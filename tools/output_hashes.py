@@ -6,11 +6,11 @@
 
 The models are those of tests/golden, or of another folder (`--models`; if the readers of
 checkpoints differ, too, use models that `packhorse convert` has written), the random ones of
-tests/python/models.py, which have every option of a spec, and MiniLM if its package is installed. A
-hash covers all of BATCHES, with type ids and position ids if the model takes them. A line that says
-"refused" has the hash of the message instead, and one that says "plan" that of the memory plan. On
-CUDA devices, results that stay on the device are hashed as well, under the name of the output and
-"(device)". Needs packhorse installed (or on PYTHONPATH).
+tests/python/support/models.py, which have every option of a spec, and MiniLM if its package is
+installed. A hash covers all of BATCHES, with type ids and position ids if the model takes them. A
+line that says "refused" has the hash of the message instead, and one that says "plan" that of the
+memory plan. On CUDA devices, results that stay on the device are hashed as well, under the name of
+the output and "(device)". Needs packhorse installed (or on PYTHONPATH).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import numpy as np
 import packhorse
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tests" / "python"))
+sys.path.insert(0, str(ROOT / "tests" / "python" / "support"))
 from models import HEAD_OPTIONS, SPEC_OPTIONS, tiny_spec, write_model  # noqa: E402
 
 DTYPES = {"cpu": ("float32", "bfloat16", "int8"), "cuda": ("float16", "bfloat16")}

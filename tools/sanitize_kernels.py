@@ -42,17 +42,17 @@ SETS = {
         "tests/gpu/test_gpu_float8.py", "dense_layers or feed_forward or norm or rotated or row"
     ),
     "compressed": Set("tests/gpu/test_gpu_compressed_attention.py", "many_rows"),
-    "pages": Set("tests/python/test_pages.py", "cuda and not head_sizes"),
+    "pages": Set("tests/python/ops/test_pages.py", "cuda and not head_sizes"),
     "float8-cache": Set("tests/gpu/test_gpu_float8_cache.py", "cpu or leak or (bits and 72)"),
     "attention": Set("tests/gpu/test_gpu_attention.py", "auto and 64 and batches"),
     "short-texts": Set("tests/gpu/test_gpu_short_texts.py", "length or nothing or windows or term"),
     "groups": Set("tests/gpu/test_gpu_groups.py", "test_gate or test_activations or test_values"),
     "few-rows": Set("tests/gpu/test_gpu_gemm_skinny.py", "test_parts"),
     "sampler": Set(
-        "tests/python/test_sampling_operator.py",
+        "tests/python/ops/test_sampling_operator.py",
         "cuda and not transformers and not own and not errors",
     ),
-    "mixture": Set("tests/python/test_zaya.py", "cuda and (decode or beams)"),
+    "mixture": Set("tests/python/generation/test_zaya.py", "cuda and (decode or beams)"),
     "int8": Set("tests/gpu/test_gpu_int8.py", "exact or largest or finite or feed_forward"),
 }
 

@@ -16,9 +16,9 @@ if "t" in sys.abiflags:
         f"(this is {sys.version.partition(' ')[0]}t): use a build with the interpreter lock"
     )
 
-from packhorse._device import DeviceArray
-from packhorse._session import available_devices
-from packhorse._session import version as _version
+from packhorse._native.device import DeviceArray
+from packhorse._native.session import available_devices
+from packhorse._native.session import version as _version
 from packhorse.generation import (
     GeneratedTokens,
     Generation,

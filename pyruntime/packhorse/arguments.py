@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from packhorse._session import NativeSession
+from packhorse._native.session import NativeSession
 from packhorse.device import ForeignArray, import_array, is_array
 from packhorse.names import OutputName
 from packhorse.packing import PackedTokens, TokenSequence, pack

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from packhorse import _device
+from packhorse._native import device as _device
 
 _HOST = (1, 3)  # DLPack device types: CPU, page-locked host memory
 _CUDA, _CUDA_MANAGED = 2, 13

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from packhorse._session import Allocation as NativeAllocation
+    from packhorse._native.session import Allocation as NativeAllocation
 
 
 @dataclass(frozen=True)

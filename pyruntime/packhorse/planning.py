@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from packhorse import _session
+from packhorse._native import session as _session
 from packhorse.device import check_device
 from packhorse.dtypes import choose_dtype
 from packhorse.generation.plan import GenerationMemoryPlan
@@ -117,7 +117,7 @@ def plan_memory(
 
 def plan_generation(spec: Mapping[str, Any], options: GenerationOptions) -> GenerationMemoryPlan:
     """The plan of a model that generates."""
-    from packhorse import _generation
+    from packhorse._native import generation as _generation
     from packhorse.generation.drafts import open_draft
 
     draft = open_draft(options)

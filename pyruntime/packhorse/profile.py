@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from packhorse._session import start_cpu_profile, stop_cpu_profile
+from packhorse._native.session import start_cpu_profile, stop_cpu_profile
 
 
 @contextmanager

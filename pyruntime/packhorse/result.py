@@ -8,7 +8,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from packhorse._device import DeviceArray
+from packhorse._native.device import DeviceArray
 from packhorse.names import OutputName
 
 FloatArray = npt.NDArray[np.float32]

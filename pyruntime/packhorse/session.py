@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, overload
 
 import numpy as np
 
-from packhorse import _session
+from packhorse._native import session as _session
 from packhorse.arguments import (
     Batch,
     HostBatch,

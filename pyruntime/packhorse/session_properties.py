@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from packhorse._session import NativeSession
+from packhorse._native.session import NativeSession
 from packhorse.lifetime import SessionLifetime
 from packhorse.names import Dtype, OutputName
 from packhorse.options import GenerationOptions, SessionOptions

@@ -31,13 +31,13 @@ else:
 with instrumented:
     import packhorse_weights
     from packhorse_weights import CheckpointError, inspect_checkpoint
+    from packhorse_weights.formats.gguf.model import open_generation, open_gguf, open_tokenizer
+    from packhorse_weights.formats.safetensors import read_safetensors
+    from packhorse_weights.formats.torch.file import read_torch
+    from packhorse_weights.formats.torch.pickle import read_pickle
     from packhorse_weights.generation_files import generation_config
-    from packhorse_weights.gguf_model import open_generation, open_gguf, open_tokenizer
-    from packhorse_weights.safetensors_file import read_safetensors
-    from packhorse_weights.sentencepiece_file import read_sentencepiece
-    from packhorse_weights.tokenizer_files import build_tokenizer
-    from packhorse_weights.torch_file import read_torch
-    from packhorse_weights.torch_pickle import read_pickle
+    from packhorse_weights.tokenizers.files import build_tokenizer
+    from packhorse_weights.tokenizers.sentencepiece import read_sentencepiece
 
 # In memory where the system has such a folder: every input is written to a file.
 _SHM = Path("/dev/shm")
@@ -130,16 +130,16 @@ MODULES = {
         "config",
         "generation_files",
         "generation_settings",
-        "modules",
-        "pooling",
-        "special_tokens",
-        "tokenizer_files",
+        "sentence_transformers.modules",
+        "sentence_transformers.pooling",
+        "tokenizers.files",
+        "tokenizers.special_tokens",
     ),
-    "gguf": ("gguf_",),
-    "pickle": ("torch_pickle",),
-    "safetensors": ("safetensors_file",),
-    "sentencepiece": ("sentencepiece_file", "charsmap"),
-    "torch": ("torch_",),
+    "gguf": ("formats.gguf.",),
+    "pickle": ("formats.torch.pickle",),
+    "safetensors": ("formats.safetensors",),
+    "sentencepiece": ("tokenizers.sentencepiece", "tokenizers.charsmap"),
+    "torch": ("formats.torch.",),
 }
 
 

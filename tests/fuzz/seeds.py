@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "hostile"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "weights_tools"))
 import torch_archive as t
 from packhorse_weights import CheckpointError, Tensor, resolve_model
-from packhorse_weights.safetensors_file import write_safetensors
+from packhorse_weights.formats.safetensors import write_safetensors
 from readers_fuzz import PARTS
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"

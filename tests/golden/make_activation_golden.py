@@ -23,7 +23,7 @@ import transformers
 from sentence_transformers import CrossEncoder
 
 HERE = Path(__file__).parent
-sys.path.append(str(HERE.parent / "python"))
+sys.path.append(str(HERE.parent / "python" / "support"))
 import text_cases as cases  # noqa: E402
 from tiny_tokenizer import with_tokenizer  # noqa: E402
 

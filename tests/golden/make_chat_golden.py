@@ -1,5 +1,6 @@
 """Writes chat_templates.json: the prompts that transformers makes of the conversations of
-tests/python/chat_cases.py, and of answers that are continued, where it does not refuse them.
+tests/python/support/chat_cases.py, and of answers that are continued, where it does not refuse
+them.
 
     python tests/golden/make_chat_golden.py      # with transformers
 """
@@ -14,7 +15,7 @@ import transformers
 from tokenizers import Tokenizer, models
 
 HERE = Path(__file__).parent
-sys.path.append(str(HERE.parent / "python"))
+sys.path.append(str(HERE.parent / "python" / "support"))
 from chat_cases import CASES, CONTINUED, FIXED_DATE, SPECIAL_TOKENS  # noqa: E402
 
 

@@ -1,5 +1,5 @@
 """Makes sentence_transformers.npz: what sentence-transformers and model2vec make of the texts of
-tests/python/folder_cases.py, each by itself, in the folders that it writes.
+tests/python/support/folder_cases.py, each by itself, in the folders that it writes.
 
     pip install torch transformers sentence-transformers model2vec
     python tests/golden/make_folder_golden.py
@@ -21,7 +21,7 @@ import transformers
 from model2vec.version import __version__ as model2vec_version
 
 HERE = Path(__file__).parent
-sys.path.append(str(HERE.parent / "python"))
+sys.path.append(str(HERE.parent / "python" / "support"))
 import folder_cases as cases  # noqa: E402
 
 

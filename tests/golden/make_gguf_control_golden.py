@@ -15,7 +15,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 sys.path.append(str(HERE))
-sys.path.append(str(HERE.parent / "python"))
+sys.path.append(str(HERE.parent / "python" / "support"))
 from make_gguf_golden import ids_of_llama_cpp  # noqa: E402
 from tokenizer_texts import CHATS, TEXTS  # noqa: E402
 

@@ -45,7 +45,7 @@ import xllamacpp
 from gguf import GGMLQuantizationType as Type
 
 HERE = Path(__file__).parent
-sys.path.append(str(HERE.parent / "python"))
+sys.path.append(str(HERE.parent / "python" / "support"))
 from tokenizer_texts import CHATS, TEXTS  # noqa: E402
 
 FOLDER = HERE / "gguf"

@@ -22,7 +22,7 @@ import torch
 import transformers
 
 HERE = Path(__file__).parent
-sys.path.append(str(HERE.parent / "python"))
+sys.path.append(str(HERE.parent / "python" / "support"))
 import pipeline_cases as cases  # noqa: E402
 from tiny_tokenizer import with_kind  # noqa: E402
 

@@ -17,7 +17,7 @@ import transformers
 from transformers import generation as g
 
 HERE = Path(__file__).parent
-sys.path.append(str(HERE.parent / "python"))
+sys.path.append(str(HERE.parent / "python" / "support"))
 from sampling_cases import SETTINGS, logits  # noqa: E402
 
 

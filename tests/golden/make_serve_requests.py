@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent / "python"))
+sys.path.insert(0, str(HERE.parent / "python" / "support"))
 
 from serve_room import make_models, serve_chance, serving, settings_for  # noqa: E402
 from tool_models import agent  # noqa: E402

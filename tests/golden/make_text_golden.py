@@ -27,7 +27,7 @@ from sentence_transformers import CrossEncoder, SentenceTransformer
 from sentence_transformers.util.quantization import quantize_embeddings
 
 HERE = Path(__file__).parent
-sys.path.append(str(HERE.parent / "python"))
+sys.path.append(str(HERE.parent / "python" / "support"))
 import text_cases as cases  # noqa: E402
 from tiny_tokenizer import with_tokenizer  # noqa: E402
 

@@ -23,7 +23,7 @@ import tokenizers
 import transformers
 
 HERE = Path(__file__).parent
-sys.path.append(str(HERE.parent / "python"))
+sys.path.append(str(HERE.parent / "python" / "support"))
 from tokenizer_texts import PAIRS, TEXTS  # noqa: E402
 
 CORPUS = [

@@ -1,5 +1,5 @@
 """Makes tokenizer_settings.json: what transformers makes of the folders of
-tests/python/tokenizer_settings_cases.py.
+tests/python/support/tokenizer_settings_cases.py.
 
     python tests/golden/make_tokenizer_settings_golden.py      # with transformers, sentencepiece
 
@@ -18,7 +18,7 @@ import tokenizers
 import transformers
 
 HERE = Path(__file__).parent
-sys.path.append(str(HERE.parent / "python"))
+sys.path.append(str(HERE.parent / "python" / "support"))
 from tokenizer_settings_cases import CASES, TEMPLATE, TEXTS, write_case  # noqa: E402
 
 CHAT = [{"role": "user", "content": "x"}]

@@ -14,7 +14,7 @@ import transformers
 from transformers.utils import get_json_schema
 
 HERE = Path(__file__).parent
-sys.path.append(str(HERE.parent / "python"))
+sys.path.append(str(HERE.parent / "python" / "support"))
 from tool_cases import TOOLS  # noqa: E402
 
 

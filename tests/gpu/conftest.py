@@ -18,7 +18,7 @@ import pytest
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-sys.path.append(str(ROOT / "tests" / "python"))
+sys.path.append(str(ROOT / "tests" / "python" / "support"))
 
 CAN_RUN = "cuda:0" in packhorse.available_devices() and all(
     importlib.util.find_spec(name) for name in ("torch", "transformers")

@@ -15,8 +15,8 @@ import numpy.typing as npt
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
-from packhorse import operator_call
-from packhorse._ops import Operators
+from packhorse._native.ops import Operators
+from packhorse.ops import call as operator_call
 from reference import relative_slot, t5_bucket
 from torch import Tensor
 

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 from packhorse_weights import CheckpointError
-from packhorse_weights.gguf_config import read_config
-from packhorse_weights.gguf_file import GgufFile, read_gguf
-from packhorse_weights.gguf_model import open_gguf, open_tokenizer
-from packhorse_weights.gguf_names import read_tensors
+from packhorse_weights.formats.gguf.config import read_config
+from packhorse_weights.formats.gguf.file import GgufFile, read_gguf
+from packhorse_weights.formats.gguf.model import open_gguf, open_tokenizer
+from packhorse_weights.formats.gguf.names import read_tensors
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "gguf"
 F32, F16, Q4_0, Q4_K, IQ4_NL = 0, 1, 2, 12, 20

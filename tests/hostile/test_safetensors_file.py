@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from packhorse_weights import CheckpointError, Tensor
-from packhorse_weights.safetensors_file import read_safetensors, write_safetensors
+from packhorse_weights.formats.safetensors import read_safetensors, write_safetensors
 from packhorse_weights.weight_files import _read_shards
 
 

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import torch_archive as t
 from packhorse_weights import CheckpointError
+from packhorse_weights.formats.torch.file import read_torch
+from packhorse_weights.formats.torch.pickle import read_pickle
 from packhorse_weights.tensor import to_float32
-from packhorse_weights.torch_file import read_torch
-from packhorse_weights.torch_pickle import read_pickle
 from packhorse_weights.weight_files import _read_shards
 
 GOOD = t.tensor("0", 6, (2, 3))

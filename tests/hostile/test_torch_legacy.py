@@ -12,9 +12,9 @@ import packhorse
 import pytest
 import torch_archive as t
 from packhorse_weights import CheckpointError, resolve_model
-from packhorse_weights.safetensors_file import read_safetensors
+from packhorse_weights.formats.safetensors import read_safetensors
+from packhorse_weights.formats.torch.file import read_torch
 from packhorse_weights.tensor import to_float32
-from packhorse_weights.torch_file import read_torch
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 BERT = GOLDEN / "bert-gelu"

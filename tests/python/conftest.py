@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import packhorse
 import pytest
-import reference
 from command_line import Cli, entry_point
 from hypothesis import settings
 from models import random_tensors, tiny_spec, write_model
+from precisions import PRECISIONS, ModelMaker, Precision, available
 
 # Examples are the same in every run, and nothing is left on disk.
 settings.register_profile("packhorse", deadline=None, derandomize=True, database=None)
@@ -24,37 +21,10 @@ settings.load_profile("packhorse")
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test asks a network for a model
 
-ModelMaker = Callable[..., Path]
-
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files run side by side: the one that takes longest comes first."""
     items.sort(key=lambda item: item.path.name != "test_older_processors.py")
-
-
-@dataclass(frozen=True)
-class Precision:
-    """A dtype of the runtime, and how far one operator may be from float64.
-
-    `tolerance` counts once absolutely and once relatively, for values around 1: two roundings in
-    bfloat16 (8 significant bits), the sum of a few hundred products in float32.
-    """
-
-    name: str
-    tolerance: float
-
-    def round(self, x: Any) -> npt.NDArray[np.float32]:
-        """The float32 values that the device sees."""
-        return reference.bfloat16(x) if self.name == "bfloat16" else np.asarray(x, np.float32)
-
-    def check(self, actual: npt.NDArray[np.float32], expected: Any, steps: float = 1) -> None:
-        """`steps`: how many roundings follow one another, at most about."""
-        assert actual.dtype == np.float32
-        tolerance = steps * self.tolerance
-        np.testing.assert_allclose(actual, expected, rtol=tolerance, atol=tolerance)
-
-
-PRECISIONS = [Precision("float32", 5e-6), Precision("bfloat16", 2**-7)]
 
 
 DEVICES = [name for name in packhorse.available_devices() if name in ("cpu", "cuda:0")]
@@ -63,15 +33,6 @@ DEVICES = [name for name in packhorse.available_devices() if name in ("cpu", "cu
 @pytest.fixture(scope="session", params=DEVICES)
 def device(request: pytest.FixtureRequest) -> str:
     return str(request.param)
-
-
-def available(chosen: Precision, device: str) -> Precision:
-    """Skips the test where the device does not have it."""
-    try:
-        packhorse.plan_memory(tiny_spec(), device=device, dtype=chosen.name)
-    except RuntimeError as error:
-        pytest.skip(str(error))
-    return chosen
 
 
 @pytest.fixture(scope="session", params=PRECISIONS, ids=lambda precision: precision.name)

@@ -16,7 +16,7 @@ import pytest
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-sys.path.append(str(ROOT / "tests" / "python"))
+sys.path.append(str(ROOT / "tests" / "python" / "support"))
 
 CAN_RUN = all(importlib.util.find_spec(name) for name in ("ray", "pyarrow", "tokenizers"))
 collect_ignore_glob = [] if CAN_RUN else ["test_ray_*.py"]

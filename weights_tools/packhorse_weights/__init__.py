@@ -10,11 +10,11 @@ Nothing in a checkpoint is executed: an interpreter of our own, with a closed li
 reads pickles.
 """
 
-from packhorse_weights.adapter import Adapter, read_adapter
+from packhorse_weights.adapters.peft import Adapter, read_adapter
 from packhorse_weights.checkpoint import Checkpoint, ModelFiles, inspect_checkpoint, resolve_model
 from packhorse_weights.convert import convert
 from packhorse_weights.errors import CheckpointError
-from packhorse_weights.hub import find_model
+from packhorse_weights.hub.cache import find_model
 from packhorse_weights.reranker import Reranker
 from packhorse_weights.tensor import Tensor
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 
+from packhorse_weights.adapters.merged import merge_adapter, refuse_adapter_alone
 from packhorse_weights.architectures import find_architecture
 from packhorse_weights.classifier import (
     find_head,
@@ -18,22 +19,22 @@ from packhorse_weights.classifier import (
 from packhorse_weights.config import Config, language_part
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.files import has_file, read_json
-from packhorse_weights.float8 import FLOAT8
-from packhorse_weights.gguf_file import GgufFile
-from packhorse_weights.gguf_model import find_gguf, open_gguf
-from packhorse_weights.hub import find_model
+from packhorse_weights.formats.gguf.file import GgufFile
+from packhorse_weights.formats.gguf.model import find_gguf, open_gguf
+from packhorse_weights.formats.quantized.float8 import FLOAT8
+from packhorse_weights.formats.quantized.folder import named_weights, open_quantized
+from packhorse_weights.formats.safetensors import read_safetensors
+from packhorse_weights.hub.cache import find_model
 from packhorse_weights.layout import Spec
-from packhorse_weights.merged_adapter import merge_adapter, refuse_adapter_alone
-from packhorse_weights.modules import known_modules, read_parts
 from packhorse_weights.naming import find_prefix, map_layers, map_names
-from packhorse_weights.pooling import (
-    AskedPooling,
-    override_embedding,
-    read_max_length,
-    read_modules,
+from packhorse_weights.quantization.per_channel import QUANTIZED_DTYPES, float8_tensors
+from packhorse_weights.quantization.stored import (
+    STORED,
+    TABLE,
+    read_stored,
+    stored_spec,
+    stored_tensors,
 )
-from packhorse_weights.quantize import QUANTIZED_DTYPES, float8_tensors
-from packhorse_weights.quantized_folder import named_weights, open_quantized
 from packhorse_weights.reranker import (
     Reranker,
     answer_tokens,
@@ -43,11 +44,16 @@ from packhorse_weights.reranker import (
     scores_sequences,
     texts_of,
 )
-from packhorse_weights.safetensors_file import read_safetensors
-from packhorse_weights.static_embedding import find_static, read_static
-from packhorse_weights.stored import STORED, TABLE, read_stored, stored_spec, stored_tensors
+from packhorse_weights.sentence_transformers.modules import known_modules, read_parts
+from packhorse_weights.sentence_transformers.pooling import (
+    AskedPooling,
+    override_embedding,
+    read_max_length,
+    read_modules,
+)
+from packhorse_weights.sentence_transformers.static_embedding import find_static, read_static
+from packhorse_weights.sentence_transformers.transformer import config_overrides
 from packhorse_weights.tensor import WEIGHT_DTYPES, LazyTensor, Tensor, cast, default_dtype
-from packhorse_weights.transformer_module import config_overrides
 from packhorse_weights.vocabulary import read_lm_head, read_masked_lm
 from packhorse_weights.weight_files import Format, has_weights, read_weights
 

@@ -11,7 +11,7 @@ from packhorse_weights.architectures.heads import Head
 from packhorse_weights.config import Config, optional_config
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.tensor import Tensor
-from packhorse_weights.tokenizer_files import read_tokenizer
+from packhorse_weights.tokenizers.files import read_tokenizer
 
 _MAX_LABELS = 1 << 20
 # Classes of torch, as sentence-transformers' CrossEncoder names them in a config.

@@ -13,21 +13,21 @@ from packhorse_weights.config import Config
 from packhorse_weights.dtype_names import dtype_name
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.files import has_file, optional_json, read_bytes
+from packhorse_weights.formats.gguf.model import open_tokenizer
+from packhorse_weights.formats.safetensors import Progress, write_safetensors
 from packhorse_weights.generation_files import generation_config
-from packhorse_weights.gguf_model import open_tokenizer
-from packhorse_weights.hub import find_model
+from packhorse_weights.hub.cache import find_model
 from packhorse_weights.new_folder import new_folder
-from packhorse_weights.pooling import AskedPooling
-from packhorse_weights.quantize import QUANTIZED_DTYPES, quantize_tensors
-from packhorse_weights.quantize_groups import GROUP_SIZES, quantize_in_groups
+from packhorse_weights.quantization.groupwise import GROUP_SIZES, quantize_in_groups
+from packhorse_weights.quantization.per_channel import QUANTIZED_DTYPES, quantize_tensors
+from packhorse_weights.quantization.stored import STORED, stored_spec, stored_tensors
 from packhorse_weights.reranker import Reranker
-from packhorse_weights.safetensors_file import Progress, write_safetensors
-from packhorse_weights.special_tokens import SpecialTokens
-from packhorse_weights.stored import STORED, stored_spec, stored_tensors
+from packhorse_weights.sentence_transformers.pooling import AskedPooling
+from packhorse_weights.sentence_transformers.transformer import SETTINGS, settings_file
 from packhorse_weights.tensor import WEIGHT_DTYPES
-from packhorse_weights.tokenizer_files import build_tokenizer
-from packhorse_weights.tokenizer_settings import chat_tokens
-from packhorse_weights.transformer_module import SETTINGS, settings_file
+from packhorse_weights.tokenizers.files import build_tokenizer
+from packhorse_weights.tokenizers.settings import chat_tokens
+from packhorse_weights.tokenizers.special_tokens import SpecialTokens
 
 # All files that are needed to turn text into ids, and the licence of the weights.
 _TRAVELLING = (

@@ -12,13 +12,13 @@ from packhorse_weights.checkpoint import embeds_by_files, model_folder
 from packhorse_weights.config import Config, language_part, optional_config
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.files import files_below, has_file, read_bytes
+from packhorse_weights.formats.gguf.model import find_gguf, open_generation
 from packhorse_weights.generation_settings import older_fields, read_settings
-from packhorse_weights.gguf_model import find_gguf, open_generation
-from packhorse_weights.hub import find_model
+from packhorse_weights.hub.cache import find_model
 from packhorse_weights.layout import Spec
-from packhorse_weights.special_tokens import SpecialTokens
-from packhorse_weights.tokenizer_files import find_settings
-from packhorse_weights.tokenizer_settings import chat_tokens
+from packhorse_weights.tokenizers.files import find_settings
+from packhorse_weights.tokenizers.settings import chat_tokens
+from packhorse_weights.tokenizers.special_tokens import SpecialTokens
 from packhorse_weights.vocabulary import why_no_lm_head
 
 

@@ -16,7 +16,7 @@ from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.layout import Spec
 from packhorse_weights.tensor import Tensor, to_float32
-from packhorse_weights.tokenizer_files import read_tokenizer
+from packhorse_weights.tokenizers.files import read_tokenizer
 
 # The name of a template, or its fields (docs/text.md).
 Reranker = str | Mapping[str, Any]

@@ -12,18 +12,18 @@ from packhorse_weights.checkpoint import model_folder
 from packhorse_weights.config import Config, optional_config, read_config
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.files import has_file, refuse_lfs_pointer
-from packhorse_weights.gguf_model import find_gguf, open_tokenizer
-from packhorse_weights.hub import find_model
-from packhorse_weights.special_tokens import Names, SpecialTokens
-from packhorse_weights.static_embedding import find_static, read_static
-from packhorse_weights.tokenizer_files import BuiltTokenizer, build_tokenizer, find_settings
-from packhorse_weights.tokenizer_settings import (
+from packhorse_weights.formats.gguf.model import find_gguf, open_tokenizer
+from packhorse_weights.hub.cache import find_model
+from packhorse_weights.sentence_transformers.static_embedding import find_static, read_static
+from packhorse_weights.sentence_transformers.transformer import transformer_settings
+from packhorse_weights.tokenizers.files import BuiltTokenizer, build_tokenizer, find_settings
+from packhorse_weights.tokenizers.settings import (
     SettingsFile,
     TokenizerSettings,
     beside_older_files,
     beside_tokenizer_json,
 )
-from packhorse_weights.transformer_module import transformer_settings
+from packhorse_weights.tokenizers.special_tokens import Names, SpecialTokens
 
 _CLEANS_UP_BPE = "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output"
 # Settings of sentence-transformers' Transformer module that change how it turns text into tokens.

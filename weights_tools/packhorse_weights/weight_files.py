@@ -7,7 +7,7 @@ from typing import Literal
 
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.files import child, has_file, read_json
-from packhorse_weights.safetensors_file import read_safetensors
+from packhorse_weights.formats.safetensors import read_safetensors
 from packhorse_weights.tensor import Tensor
 
 Format = Literal["safetensors", "torch", "gguf"]
@@ -23,7 +23,7 @@ WEIGHT_FILES = (
 
 def read_file(path: Path) -> tuple[dict[str, Tensor], Format]:
     if path.suffix in _TORCH_SUFFIXES:
-        from packhorse_weights.torch_file import read_torch  # zipfile is slow to import
+        from packhorse_weights.formats.torch.file import read_torch  # zipfile is slow to import
 
         return read_torch(path), "torch"
     return read_safetensors(path), "safetensors"

@@ -17,7 +17,7 @@ from packhorse import TextModel
 from packhorse.cli.lines import open_lines
 from packhorse.cli.options import split_options
 from packhorse.cli.writers import check_output, note_truncated, open_writer
-from packhorse.text.embeddings import MIN_SAMPLE
+from packhorse.text.tasks.embeddings import MIN_SAMPLE
 
 
 def read_ranges(sample: Path | None, dtype: str) -> npt.NDArray[np.float32] | None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from packhorse_weights.adapter import read_adapter_rank
+from packhorse_weights.adapters.peft import read_adapter_rank
 
 from packhorse import Generation, GenerationSession, TextModel
 from packhorse.cli.generation_options import ADAPTER

@@ -13,7 +13,7 @@ from packhorse.evaluation.measures import Measure, Spread
 from packhorse.evaluation.task import Report, Task
 from packhorse.heads import classifier_of
 from packhorse.text import TextModel
-from packhorse.text.labels import default_activation, softmax
+from packhorse.text.tasks.labels import default_activation, softmax
 
 
 class Score(Task):

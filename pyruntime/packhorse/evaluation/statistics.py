@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from packhorse.result import FloatArray
-from packhorse.text.embeddings import scale_to_length_1
+from packhorse.text.tasks.embeddings import scale_to_length_1
 
 Float64s = npt.NDArray[np.float64]
 _MOST_ROWS = 1000  # of texts whose pairs are ranked: half a million pairs

@@ -9,7 +9,7 @@ from packhorse.dtypes import choose_dtype, native_dtype
 from packhorse.options import NGRAM, GenerationOptions
 
 if TYPE_CHECKING:
-    from packhorse._generation import DraftModel
+    from packhorse._native.generation import DraftModel
 
 
 def open_draft(options: GenerationOptions) -> DraftModel | None:

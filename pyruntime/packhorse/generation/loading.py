@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from packhorse._generation import NativeGenerationSession
+from packhorse._native.generation import NativeGenerationSession
 from packhorse.generation.drafts import open_draft
 from packhorse.generation.session import GenerationSession
 from packhorse.options import NGRAM, GenerationOptions, ModelPath

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from packhorse.memory import MemoryPlan, PlannedAllocation, mebibytes
 
 if TYPE_CHECKING:
-    from packhorse._generation import GenerationPlan
+    from packhorse._native.generation import GenerationPlan
 
 
 @dataclass(frozen=True)

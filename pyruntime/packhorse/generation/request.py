@@ -15,7 +15,7 @@ from packhorse.generation.results import (
 from packhorse.generation.sampling import Sampling
 
 if TYPE_CHECKING:
-    from packhorse._generation import NativeMailbox, NativeRequest
+    from packhorse._native.generation import NativeMailbox, NativeRequest
 
 
 class GenerationRequest:

@@ -21,7 +21,7 @@ from packhorse.result import OutputShape
 from packhorse.session import Session
 
 if TYPE_CHECKING:
-    from packhorse._generation import NativeGenerationSession, NativeMailbox, NativeRequest
+    from packhorse._native.generation import NativeGenerationSession, NativeMailbox, NativeRequest
 
 
 class GenerationSession(Session):
@@ -249,7 +249,7 @@ _sessions: weakref.WeakSet[GenerationSession] = weakref.WeakSet()
 
 def _close_all() -> None:
     """Before the interpreter ends: an engine that is to call a mask would wait for it forever."""
-    native = sys.modules.get("packhorse._generation")
+    native = sys.modules.get("packhorse._native.generation")
     if native is not None:
         native.end_masks()
     for session in list(_sessions):

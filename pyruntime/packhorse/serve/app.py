@@ -10,9 +10,10 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Mount
 
-from packhorse.serve import field_names
-from packhorse.serve.endpoint import cohere_style, openai_style, tei_style
-from packhorse.serve.exchange import HTTP_CONNECTION, Receive, Scope, Send
+from packhorse.serve.http import field_names
+from packhorse.serve.http.endpoint import cohere_style, openai_style, tei_style
+from packhorse.serve.http.exchange import HTTP_CONNECTION, Receive, Scope, Send
+from packhorse.serve.http.routes import Route, Routes
 from packhorse.serve.protocols import (
     admin,
     cohere_embed,
@@ -26,7 +27,6 @@ from packhorse.serve.protocols import (
     tei,
     tei_text,
 )
-from packhorse.serve.routes import Route, Routes
 from packhorse.serve.service import Service
 from packhorse.serve.settings import Settings
 

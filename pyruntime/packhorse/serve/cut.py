@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from packhorse.serve.checks import Fields
-from packhorse.serve.model import ServedModel
+from packhorse.serve.http.checks import Fields
+from packhorse.serve.models.model import ServedModel
 
 
 class Cut(NamedTuple):

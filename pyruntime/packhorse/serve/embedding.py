@@ -10,16 +10,16 @@ import numpy as np
 import numpy.typing as npt
 
 from packhorse.names import EmbeddingDtype
-from packhorse.serve.checks import Inputs
 from packhorse.serve.cut import Cut
-from packhorse.serve.errors import ServeError
-from packhorse.serve.exchange import Headers, Reply, json_reply
-from packhorse.serve.json_parts import to_json
-from packhorse.serve.model import AnyTask, ServedModel
-from packhorse.serve.tasks import OfIds
-from packhorse.serve.weight import MUCH, weight
-from packhorse.text.embeddings import Embedding
+from packhorse.serve.http.checks import Inputs
+from packhorse.serve.http.errors import ServeError
+from packhorse.serve.http.exchange import Headers, Reply, json_reply
+from packhorse.serve.http.json_parts import to_json
+from packhorse.serve.http.weight import MUCH, weight
+from packhorse.serve.models.model import AnyTask, ServedModel
+from packhorse.serve.models.tasks import OfIds
 from packhorse.text.runner import TextRunner
+from packhorse.text.tasks.embeddings import Embedding
 
 EMBEDS = "an embedding model"
 

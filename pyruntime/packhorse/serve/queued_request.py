@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from packhorse.result import RunResult
-from packhorse.serve.errors import ClientGoneError, ServeError
+from packhorse.serve.http.errors import ClientGoneError, ServeError
 from packhorse.text.parts import Part
 
 _LOOK_S = 0.1  # how late what is late may be answered
@@ -113,8 +113,8 @@ class QueuedRequest(Waiting):
 
 
 class Deadlines:
-    """QueuedRequest that somebody waits for, looked through now and then for what has become late: a timer
-    for each would cost more than all else that waiting does. On the event loop."""
+    """QueuedRequest that somebody waits for, looked through now and then for what has become late:
+    a timer for each would cost more than all else that waiting does. On the event loop."""
 
     def __init__(self) -> None:
         self._works: set[Waiting] = set()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from packhorse.serve.cut import Cut
-from packhorse.serve.errors import ServeError
-from packhorse.serve.exchange import Exchange
-from packhorse.serve.model import Outcome, ServedModel
-from packhorse.serve.tasks import Ranking
+from packhorse.serve.http.errors import ServeError
+from packhorse.serve.http.exchange import Exchange
+from packhorse.serve.models.model import Outcome, ServedModel
+from packhorse.serve.models.tasks import Ranking
 
 RERANKS = "a reranker"
 

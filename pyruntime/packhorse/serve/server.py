@@ -20,14 +20,14 @@ from typing import Any, cast
 import uvicorn
 
 from packhorse.serve.app import create_app
-from packhorse.serve.connection import Connection
-from packhorse.serve.connections import Connections
-from packhorse.serve.logs import log, to_stderr
-from packhorse.serve.memory import share_arenas
+from packhorse.serve.http.connection import Connection
+from packhorse.serve.http.connections import Connections
+from packhorse.serve.http.sites import is_loopback
+from packhorse.serve.http.tls import TlsSocket, server_context
+from packhorse.serve.models.memory import share_arenas
+from packhorse.serve.observability.logs import log, to_stderr
 from packhorse.serve.service import Service
 from packhorse.serve.settings import Settings
-from packhorse.serve.sites import is_loopback
-from packhorse.serve.tls import TlsSocket, server_context
 
 _SWITCH_S = 0.0005  # Python's 5 ms are longer than most requests take
 _BACKLOG = 2048

@@ -8,18 +8,18 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from packhorse.serve.bodies import Bodies
-from packhorse.serve.gauges import Gauges
-from packhorse.serve.loading import assign_adapters, check_suited
-from packhorse.serve.memory import Tidying
-from packhorse.serve.metrics import Metrics
+from packhorse.serve.http.bodies import Bodies
+from packhorse.serve.http.sites import Sites
+from packhorse.serve.models.loading import assign_adapters, check_suited
+from packhorse.serve.models.memory import Tidying
+from packhorse.serve.models.registry import Registry
+from packhorse.serve.models.threads import Threads
+from packhorse.serve.models.tokenizing import TokenizerPool, as_served
+from packhorse.serve.observability.gauges import Gauges
+from packhorse.serve.observability.metrics import Metrics
+from packhorse.serve.observability.tracing import Tracer
 from packhorse.serve.queued_request import Deadlines
-from packhorse.serve.registry import Registry
 from packhorse.serve.settings import Settings
-from packhorse.serve.sites import Sites
-from packhorse.serve.threads import Threads
-from packhorse.serve.tokenizing import TokenizerPool, as_served
-from packhorse.serve.tracing import Tracer
 
 Found = TypeVar("Found")
 _BODY_THREADS = 2  # more would only take the interpreter lock from each other

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 
 from packhorse.text.checks import Text
-from packhorse.text.generating import GeneratingText
-from packhorse.text.scores import Pairs
+from packhorse.text.generation.methods import GeneratingText
 from packhorse.text.signatures import shows_as
+from packhorse.text.tasks.scores import Pairs
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -14,11 +14,11 @@ from packhorse.options import ModelPath
 from packhorse.planning import plan_memory
 from packhorse.progress_bar import shows_loading
 from packhorse.session import Session
-from packhorse.text.generation import TextGeneration
+from packhorse.text.generation.calls import TextGeneration
 from packhorse.text.other_names import missing_attribute
 from packhorse.text.runner import TextRunner
 from packhorse.text.settings import longest_sequence
-from packhorse.text.tokenizer import TextTokenizer
+from packhorse.text.tokenization.tokenizer import TextTokenizer
 
 if TYPE_CHECKING:
     from packhorse_weights.generation_files import GenerationFiles

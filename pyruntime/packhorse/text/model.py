@@ -12,18 +12,18 @@ from packhorse.names import AggregationStrategy, EmbeddingDtype, ScoreActivation
 from packhorse.progress_bar import Progress
 from packhorse.result import FloatArray
 from packhorse.retrieval import SimilarityFunction, similarity
-from packhorse.text.answers import Answering
 from packhorse.text.async_methods import AwaitedText, show_signatures
-from packhorse.text.embeddings import Embedding
-from packhorse.text.entities import TokenClassification
-from packhorse.text.labels import Classification, Label, LabelledText
-from packhorse.text.masks import MaskFilling, Word
 from packhorse.text.other_names import says_our_names
-from packhorse.text.scores import Pairs, Scoring
-from packhorse.text.spans import Answer, AnswerOptions
-from packhorse.text.sparse import SparseEmbedding, SparseVector
-from packhorse.text.tagging import Entity, EntityGroup
-from packhorse.text.token_vectors import TokenEmbedding
+from packhorse.text.tasks.answers import Answering
+from packhorse.text.tasks.embeddings import Embedding
+from packhorse.text.tasks.entities import TokenClassification
+from packhorse.text.tasks.labels import Classification, Label, LabelledText
+from packhorse.text.tasks.masks import MaskFilling, Word
+from packhorse.text.tasks.scores import Pairs, Scoring
+from packhorse.text.tasks.spans import Answer, AnswerOptions
+from packhorse.text.tasks.sparse import SparseEmbedding, SparseVector
+from packhorse.text.tasks.tagging import Entity, EntityGroup
+from packhorse.text.tasks.token_vectors import TokenEmbedding
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -16,8 +16,8 @@ from packhorse.text.checks import Text, as_texts, check_types
 from packhorse.text.parts import Request
 from packhorse.text.settings import longest_sequence
 from packhorse.text.streaming import prepare_ahead
-from packhorse.text.token_arrays import TokenArrays
-from packhorse.text.tokenizer import TextTokenizer, Tokens
+from packhorse.text.tokenization.token_arrays import TokenArrays
+from packhorse.text.tokenization.tokenizer import TextTokenizer, Tokens
 
 Item = TypeVar("Item")
 Kept = TypeVar("Kept")

@@ -26,7 +26,7 @@ enum class GemmTile : uint8_t {
   k128x192
 };
 
-/// What a tile costs, fitted to measurements on an H200 (benchmarks/gemm_sweep.py):
+/// What a tile costs, fitted to measurements on an H200 (benchmarks/gpu/gemm_sweep.py):
 ///
 /// microseconds = fixed + waves * (per_k * k + per_tile), where waves = tiles / SMs, rounded up.
 ///

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from packhorse.serve.checks import ANY_VALUE, Effectless
+from packhorse.serve.http.checks import ANY_VALUE, Effectless
 
 Schema = dict[str, Any]
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from packhorse.serve.checks import Fields, Inputs
 from packhorse.serve.cut import Cut
 from packhorse.serve.embedding import (
     EMBEDS,
@@ -16,11 +15,12 @@ from packhorse.serve.embedding import (
     contiguous,
     embedding_task,
 )
-from packhorse.serve.errors import ServeError
-from packhorse.serve.exchange import Exchange, Reply, json_reply
-from packhorse.serve.model import ServedModel
+from packhorse.serve.http.checks import Fields, Inputs
+from packhorse.serve.http.errors import ServeError
+from packhorse.serve.http.exchange import Exchange, Reply, json_reply
+from packhorse.serve.models.model import ServedModel
 from packhorse.serve.protocols.effectless import EMBEDDING
-from packhorse.text.embeddings import quantize_embeddings
+from packhorse.text.tasks.embeddings import quantize_embeddings
 
 _TYPES = ("float", "base64", "binary", "ubinary")
 _INPUT_TYPES = ("search_document", "search_query", "classification", "clustering", "image")

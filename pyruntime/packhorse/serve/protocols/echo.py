@@ -5,7 +5,7 @@ from __future__ import annotations
 from packhorse.generation.results import Generation, TokenText
 from packhorse.packing import Int32Array
 from packhorse.serve.protocols.openai_writing import Tokens
-from packhorse.text.generation import TextGeneration
+from packhorse.text.generation.calls import TextGeneration
 
 _ALL = 2**62  # characters
 

@@ -7,19 +7,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from packhorse.serve.checks import Fields, check_count
-from packhorse.serve.errors import ServeError
-from packhorse.serve.exchange import Exchange, Reply, compute_headers, json_reply
-from packhorse.serve.limits import check_words
-from packhorse.serve.model import AnyTask, ServedModel
+from packhorse.serve.http.checks import Fields, check_count
+from packhorse.serve.http.errors import ServeError
+from packhorse.serve.http.exchange import Exchange, Reply, compute_headers, json_reply
+from packhorse.serve.http.limits import check_words
+from packhorse.serve.models.model import AnyTask, ServedModel
 from packhorse.serve.protocols.effectless import OF_TEXTS
 from packhorse.serve.protocols.tei import truncation_of
-from packhorse.text.answers import Answering
-from packhorse.text.entities import TokenClassification
-from packhorse.text.masks import MaskFilling
 from packhorse.text.runner import TextRunner
-from packhorse.text.spans import AnswerOptions
-from packhorse.text.tagging import STRATEGIES
+from packhorse.text.tasks.answers import Answering
+from packhorse.text.tasks.entities import TokenClassification
+from packhorse.text.tasks.masks import MaskFilling
+from packhorse.text.tasks.spans import AnswerOptions
+from packhorse.text.tasks.tagging import STRATEGIES
 
 TAGS = "a classifier of tokens"
 ANSWERS = "a model that answers questions"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from packhorse.serve.checks import Fields
 from packhorse.serve.cut import read_cut
 from packhorse.serve.embedding import (
     EMBEDS,
@@ -14,8 +13,9 @@ from packhorse.serve.embedding import (
     embedding_task,
     vectors_reply,
 )
-from packhorse.serve.exchange import Exchange, Reply, compute_headers, json_reply
-from packhorse.serve.model import ServedModel
+from packhorse.serve.http.checks import Fields
+from packhorse.serve.http.exchange import Exchange, Reply, compute_headers, json_reply
+from packhorse.serve.models.model import ServedModel
 from packhorse.serve.protocols.effectless import EMBEDDING
 
 

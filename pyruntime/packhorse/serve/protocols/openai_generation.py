@@ -10,12 +10,14 @@ from typing import Any, NamedTuple
 
 from packhorse.generation.results import Generation
 from packhorse.packing import Int32Array
-from packhorse.serve.checks import Fields
-from packhorse.serve.endpoint import openai_style
-from packhorse.serve.errors import ServeError
-from packhorse.serve.exchange import Exchange, json_reply
-from packhorse.serve.generating import Engine, Prompt, Running
-from packhorse.serve.limits import check_sequences
+from packhorse.serve.http.checks import Fields
+from packhorse.serve.http.endpoint import openai_style
+from packhorse.serve.http.errors import ServeError
+from packhorse.serve.http.exchange import Exchange, json_reply
+from packhorse.serve.http.limits import check_sequences
+from packhorse.serve.http.streams import DONE, EventStream, event
+from packhorse.serve.models.generating import Engine, Prompt, Running
+from packhorse.serve.models.registry import Generator
 from packhorse.serve.protocols.effectless import COMPLETION, GENERATION
 from packhorse.serve.protocols.messages import read_messages
 from packhorse.serve.protocols.openai_options import Asked, read_options
@@ -28,10 +30,8 @@ from packhorse.serve.protocols.openai_writing import (
 )
 from packhorse.serve.protocols.prompts import PromptReader, Prompts
 from packhorse.serve.protocols.tools import read_tools, written_calls
-from packhorse.serve.registry import Generator
-from packhorse.serve.streams import DONE, EventStream, event
-from packhorse.text.generation import TextGeneration
-from packhorse.text.tool_use import NamedCall, ToolAnswer, ToolUse, content_of
+from packhorse.text.generation.calls import TextGeneration
+from packhorse.text.generation.tool_use import NamedCall, ToolAnswer, ToolUse, content_of
 
 GENERATES = "a model that generates"
 # Names that decide how a template is used, or whose values come by other fields.

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from packhorse.serve.checks import Fields
-from packhorse.serve.errors import ServeError
-from packhorse.serve.exchange import Exchange
-from packhorse.serve.field_names import in_fields
-from packhorse.serve.limits import check_sizes, check_stops
-from packhorse.serve.model import ServedModel
+from packhorse.serve.http.checks import Fields
+from packhorse.serve.http.errors import ServeError
+from packhorse.serve.http.exchange import Exchange
+from packhorse.serve.http.field_names import in_fields
+from packhorse.serve.http.limits import check_sizes, check_stops
+from packhorse.serve.models.model import ServedModel
 from packhorse.serve.protocols.output_form import read_form
 
 _MOST_N = 128

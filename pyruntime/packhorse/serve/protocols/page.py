@@ -7,8 +7,8 @@ import mimetypes
 from functools import cache
 from pathlib import Path
 
-from packhorse.serve.errors import ServeError
-from packhorse.serve.exchange import Exchange, Reply
+from packhorse.serve.http.errors import ServeError
+from packhorse.serve.http.exchange import Exchange, Reply
 
 _FOLDER = Path(__file__).parents[1] / "page"
 # The page runs its own script, talks to its own server, and nobody else's page may frame it.

@@ -5,10 +5,10 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from packhorse.serve.checks import Fields, check_count
 from packhorse.serve.cut import Cut, read_cut
-from packhorse.serve.exchange import Exchange, Reply, compute_headers, json_reply
-from packhorse.serve.model import ServedModel
+from packhorse.serve.http.checks import Fields, check_count
+from packhorse.serve.http.exchange import Exchange, Reply, compute_headers, json_reply
+from packhorse.serve.models.model import ServedModel
 from packhorse.serve.protocols.effectless import RANKING
 from packhorse.serve.ranking import RERANKS, rank, score
 

@@ -7,11 +7,12 @@ from contextlib import aclosing
 from typing import Any
 
 from packhorse.packing import Int32Array
-from packhorse.serve.checks import Fields
-from packhorse.serve.errors import ServeError
-from packhorse.serve.exchange import Exchange, json_reply
-from packhorse.serve.generating import Prompt
-from packhorse.serve.model import ServedModel
+from packhorse.serve.http.checks import Fields
+from packhorse.serve.http.errors import ServeError
+from packhorse.serve.http.exchange import Exchange, json_reply
+from packhorse.serve.http.streams import EventStream
+from packhorse.serve.models.generating import Prompt
+from packhorse.serve.models.model import ServedModel
 from packhorse.serve.protocols.effectless import RESPONSES
 from packhorse.serve.protocols.openai_generation import GENERATES, Call
 from packhorse.serve.protocols.openai_options import (
@@ -24,9 +25,8 @@ from packhorse.serve.protocols.output_form import Form, described_form
 from packhorse.serve.protocols.response_input import read_input
 from packhorse.serve.protocols.response_writing import ResponseWriter, named_event
 from packhorse.serve.protocols.tools import read_tools
-from packhorse.serve.streams import EventStream
-from packhorse.text.generation import TextGeneration
-from packhorse.text.tool_use import ToolAnswer
+from packhorse.text.generation.calls import TextGeneration
+from packhorse.text.generation.tool_use import ToolAnswer
 
 _NOT_KEPT = "the server keeps no responses"
 

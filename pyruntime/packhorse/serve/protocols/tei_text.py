@@ -7,14 +7,14 @@ from typing import Any
 
 import packhorse
 from packhorse.heads import classifier_of
-from packhorse.serve.checks import Fields, are_ids, check_count
-from packhorse.serve.exchange import Exchange, Reply, json_reply, parts_reply
-from packhorse.serve.json_parts import to_json
-from packhorse.serve.model import ServedModel
+from packhorse.serve.http.checks import Fields, are_ids, check_count
+from packhorse.serve.http.exchange import Exchange, Reply, json_reply, parts_reply
+from packhorse.serve.http.json_parts import to_json
+from packhorse.serve.models.model import ServedModel
 from packhorse.serve.protocols.effectless import OF_TEXTS
 from packhorse.text.giving_up import checkpoint
 from packhorse.text.settings import choose_prompt
-from packhorse.text.tokenizer import TextTokenizer
+from packhorse.text.tokenization.tokenizer import TextTokenizer
 
 _TOKENS_AT_ONCE = 4096  # whose JSON is written in a millisecond or two
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import orjson
 
-from packhorse.serve.checks import Fields, check_count
-from packhorse.serve.errors import ServeError
-from packhorse.serve.model import ServedModel
+from packhorse.serve.http.checks import Fields, check_count
+from packhorse.serve.http.errors import ServeError
+from packhorse.serve.models.model import ServedModel
 from packhorse.serve.protocols.openai_options import Asked
-from packhorse.text.generation_options import FORMS
-from packhorse.text.tool_use import NamedCall, ToolUse
+from packhorse.text.generation.options import FORMS
+from packhorse.text.generation.tool_use import NamedCall, ToolUse
 
 _MOST_TOOLS = 128
 

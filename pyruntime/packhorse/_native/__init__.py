@@ -1,0 +1,1 @@
+"""The extension modules: the C++ runtime as Python sees it."""

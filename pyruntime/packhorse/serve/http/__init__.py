@@ -1,0 +1,1 @@
+"""Connections, requests and answers, whatever protocol they speak."""

@@ -1,0 +1,72 @@
+"""Bodies of requests: JSON, read so that a long one does not hold up the other requests.
+
+The package orjson reads a body in one step, in which no other thread of Python runs. That is short
+for texts however long they are, but not for millions of small values: how many there are is counted
+first, in steps that let other threads run.
+"""
+
+from __future__ import annotations
+
+import gc
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import orjson
+
+from packhorse.serve.http.errors import ServeError
+
+SMALL_BODY = 65_536  # bytes that take the event loop a few milliseconds, whatever stands in them
+_CONTAINER = 4  # values that a list or an object counts for: it takes as long as so many numbers
+_AT_ONCE = 65_536  # bytes that are looked through in one step
+_TEXT = re.compile(rb'"[^"]*"')
+
+
+def read_json(body: bytes) -> Any:
+    """Parses a body. Raises ServeError."""
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise ServeError("malformed", f"the body is not JSON: {error}") from None
+
+
+def read_long_json(body: bytes, most: int) -> Any:
+    """Parses a long body, on a thread. Raises ServeError also for more than `most` values."""
+    found = _values(body)
+    if found > most:
+        found = sum(map(_values, _between_texts(body)))
+    if found > most:
+        raise ServeError(
+            "too_large",
+            f"the body has {found} values (a list or an object counts as {_CONTAINER}), at most "
+            f"{most} are taken",
+        )
+    collects = gc.isenabled()
+    gc.disable()  # what is being read is no garbage, and much of it would be looked at again
+    try:
+        return read_json(body)
+    finally:
+        if collects:
+            gc.enable()
+
+
+def _values(text: bytes) -> int:
+    """Counts the values, if none of it is within a text."""
+    return text.count(b",") + _CONTAINER * (text.count(b"[") + text.count(b"{"))
+
+
+def _between_texts(body: bytes) -> Iterator[bytes]:
+    """The parts of a body that stand outside of its texts."""
+    body = body.replace(b"\\\\", b"").replace(
+        b'\\"', b""
+    )  # so that every quote ends or begins a text
+    inside = False
+    for begin in range(0, len(body), _AT_ONCE):
+        part = body[begin : begin + _AT_ONCE]
+        if inside:
+            _, quote, part = part.partition(b'"')
+            if not quote:
+                continue
+        before, quote, _ = _TEXT.sub(b"", part).partition(b'"')
+        inside = bool(quote)
+        yield before

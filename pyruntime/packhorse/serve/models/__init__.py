@@ -1,0 +1,1 @@
+"""The models of a server: loaded, queued for, and run."""

@@ -1,0 +1,1 @@
+"""Texts that a model writes: prompts, options, pieces, tools."""

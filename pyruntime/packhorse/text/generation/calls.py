@@ -1,0 +1,252 @@
+"""Texts that go on: what becomes of the prompts and conversations of one call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence, Sized
+from typing import TYPE_CHECKING, Any
+
+from packhorse.packing import Int32Array
+from packhorse.progress_bar import reporting
+from packhorse.text.checks import as_texts, check_ids
+from packhorse.text.generation.chat_template import ChatTemplates, Message
+from packhorse.text.generation.detokenizer import Detokenizer
+from packhorse.text.generation.generator import (
+    FOREVER,
+    Generator,
+    TextRequest,
+    TextStreaming,
+    as_asked,
+)
+from packhorse.text.generation.options import (
+    CHAT_OPTIONS,
+    FORMS,
+    ChatCall,
+    GenerateCall,
+    RequestOptions,
+    check_flag,
+    check_options,
+)
+from packhorse.text.generation.structured import Grammars
+from packhorse.text.generation.token_texts import TokenTexts
+from packhorse.text.generation.tool_use import ToolChoice, ToolUse
+from packhorse.text.runner import TextRunner
+
+if TYPE_CHECKING:
+    from packhorse_weights.generation_files import GenerationFiles
+
+Conversation = Sequence[Message]
+# The limit of a text that neither the caller nor the model's files limit.
+DEFAULT_NEW_TOKENS = 256
+
+
+class TextGeneration:
+    """A model that generates and what its files say, for any number of threads."""
+
+    def __init__(self, runner: TextRunner, files: GenerationFiles) -> None:
+        """`runner` has a `GenerationSession`."""
+        from packhorse.generation.session import GenerationSession
+
+        session, tokenizer = runner.session, runner.tokenizer
+        assert isinstance(session, GenerationSession)
+        self._made_of = (runner, files)
+        self._tokenizer = tokenizer
+        self._vocab_size = session.vocab_size
+        self._defaults = _in_vocabulary(files.defaults, session.vocab_size)
+        self._most_tokens = session.max_context
+        clean_up = tokenizer.config.cleans_up(tokenizer.kind)
+        self._generator = Generator(session, Detokenizer(tokenizer.backend, clean_up=clean_up))
+        # Special tokens, and how they are written.
+        self.special_names = {i: tokenizer.token_of(i) for i in tokenizer.special_ids}
+        self._grammars = Grammars(tokenizer, session.vocab_size, session.eos_ids)
+        try:
+            self.options(1, {})
+        except ValueError as error:
+            raise ValueError(f"the model's generation_config.json: {error}") from None
+        self.templates = ChatTemplates(files.chat_templates, files.special_tokens)
+
+    def __reduce__(self) -> tuple[type[TextGeneration], tuple[TextRunner, GenerationFiles]]:
+        return type(self), self._made_of
+
+    def __copy__(self) -> TextGeneration:
+        return self
+
+    def __deepcopy__(self, _memo: object) -> TextGeneration:
+        return self
+
+    def _default_length(self, options: Mapping[str, Any]) -> int | None:
+        """New tokens of a text where neither the caller nor the model's files say how many."""
+        says = options.get("max_new_tokens") is not None
+        if says or {"max_new_tokens", "max_length"} & self._defaults.keys():
+            return None
+        return DEFAULT_NEW_TOKENS
+
+    def options(
+        self, n: int, options: Mapping[str, Any], default_length: int | None = None
+    ) -> RequestOptions:
+        """Those of all requests of one call. Raises ValueError and TypeError."""
+        return RequestOptions(
+            self._defaults, self._tokenizer, self._grammars, n, options, default_length
+        )
+
+    def prompt_ids(self, prompt: Any, number: int) -> Int32Array:
+        """Tokens of a prompt as it stands, with those that the tokenizer puts around a text."""
+        encode, table = self._tokenizer.encode, self._vocab_size
+        return encode([prompt], None, first=number, pairs=False, table=table).ids[0]
+
+    def chat_ids(self, messages: Conversation, options: Mapping[str, Any]) -> Int32Array:
+        """Tokens of a conversation: the template writes all special tokens itself."""
+        return self.plain_ids(self.templates.render(messages, **options))
+
+    def plain_ids(self, text: str) -> Int32Array:
+        """Tokens of a text, without those that the tokenizer puts around one."""
+        ids = self._tokenizer.plain_ids(text)
+        check_ids(self._tokenizer.backend, [ids], self._vocab_size, 0)
+        return ids
+
+    def refuse_longer(self, prompt: str, name: str) -> None:
+        """Raises ValueError, which begins with a name, for a prompt that the context has no room
+        for, before all of it is tokenized."""
+        try:
+            self._tokenizer.refuse_longer_prompt(prompt, self._most_tokens)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
+
+    def generate(
+        self, prompt: str | Iterable[str], n: int, details: bool, options: Mapping[str, Any]
+    ) -> Any:
+        check_options("generate", options, GenerateCall)
+        prompts = as_texts(prompt, "prompts")
+        named = ((f"prompts[{i}]", self.prompt_ids(one, i)) for i, one in enumerate(prompts))
+        asked = self.options(n, options, self._default_length(options))
+        total = len(prompts) if isinstance(prompts, Sized) else None
+        with reporting(options.get("progress")) as report:
+            found = self._generator.run(named, asked, report, total, continues=True)
+        results = [as_asked(one, n, details) for one in found]
+        return results[0] if isinstance(prompt, str) else results
+
+    def stream(
+        self, prompt: object, options: Mapping[str, Any], timeout_s: float = FOREVER
+    ) -> TextStreaming:
+        """`timeout_s`: as of `Session.submit`."""
+        check_options("generate", options, GenerateCall)
+        asked = self.options(1, options, self._default_length(options))
+        _check_stream("prompt", prompt, isinstance(prompt, str), asked)
+        return self._generator.stream("prompt", self.prompt_ids(prompt, 0), asked, True, timeout_s)
+
+    def token_texts(self, ids: Int32Array) -> TokenTexts:
+        """The part of a text that each token adds, for all tokens of a whole text."""
+        texts = self._generator.token_texts()
+        for token in ids.tolist():
+            texts.push(token)
+        texts.finish()
+        return texts
+
+    @property
+    def defaults(self) -> Mapping[str, Any]:
+        """What the model's files say about sampling, by names of `Sampling`."""
+        return self._defaults
+
+    def submit(
+        self,
+        name: str,
+        prompt: Int32Array,
+        options: RequestOptions,
+        *,
+        continues: bool,
+    ) -> TextRequest:
+        """Starts generating from token ids, without waiting for anything. Arguments as of
+        `Generator.submit`."""
+        return self._generator.submit(name, prompt, options, continues, timeout_s=0)
+
+    def tool_use(
+        self,
+        tools: Any,
+        choice: ToolChoice | None,
+        several: bool,
+        chat_template: str | None = None,
+        *,
+        strict: bool = False,
+    ) -> tuple[ToolUse, dict[str, Any]]:
+        """(how the tools of a conversation are used, the options of `generate` for that). Arguments
+        as of `ToolUse`. Raises ValueError."""
+        template = self.templates.template_for(chat_template, tools) if tools else ""
+        found = ToolUse(tools, choice, several, template, strict=strict)
+        return found, found.options(self._tokenizer)
+
+    def _of_chat(
+        self, options: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, Any], ToolUse | None]:
+        """(options of the chat template, those of requests, how tools are used)"""
+        check_options("chat", options, ChatCall)
+        of_template = {name: value for name, value in options.items() if name in CHAT_OPTIONS}
+        rest = {name: options[name] for name in options.keys() - CHAT_OPTIONS}
+        choice = rest.pop("tool_choice", None)
+        parallel = rest.pop("parallel_tool_calls", None)
+        several = parallel is None or check_flag("parallel_tool_calls", parallel)
+        if of_template.get("tools") is None and choice is None:
+            return of_template, rest, None
+        tools, forced = self.tool_use(
+            of_template.get("tools"), choice, several, of_template.get("chat_template")
+        )
+        if "grammar" in forced and (given := [one for one in FORMS if rest.get(one) is not None]):
+            raise ValueError(f"tool_choice is {choice!r:.80}, and {given[0]} was given as well")
+        return {**of_template, "tools": tools.schemas or None}, {**rest, **forced}, tools
+
+    def chat(
+        self,
+        messages: Conversation | Sequence[Conversation],
+        n: int,
+        details: bool,
+        options: Mapping[str, Any],
+    ) -> Any:
+        of_template, rest, tools = self._of_chat(options)
+        several = _are_several(messages)
+        chats: Sequence[Any] = messages if several else [messages]
+        named = (
+            (f"messages[{i}]" if several else "messages", self.chat_ids(chat, of_template))
+            for i, chat in enumerate(chats)
+        )
+        asked = self.options(n, rest, self._default_length(rest))
+        with reporting(rest.get("progress")) as report:
+            found = self._generator.run(named, asked, report, len(chats), continues=False)
+        read = found if tools is None else [[tools.read(made) for made in one] for one in found]
+        results = [as_asked(one, n, details) for one in read]
+        return results if several else results[0]
+
+    def stream_chat(
+        self, messages: Any, options: Mapping[str, Any], timeout_s: float = FOREVER
+    ) -> TextStreaming:
+        """`timeout_s`: as of `Session.submit`."""
+        of_template, rest, tools = self._of_chat(options)
+        asked = self.options(1, rest, self._default_length(rest))
+        _check_stream("conversation", messages, not _are_several(messages), asked)
+        ids = self.chat_ids(messages, of_template)
+        finish = (lambda made: made) if tools is None else tools.read
+        return self._generator.stream("messages", ids, asked, False, timeout_s, finish)
+
+
+def _in_vocabulary(defaults: Mapping[str, Any], size: int) -> dict[str, Any]:
+    """Files may suppress tokens that the model does not have."""
+    found = dict(defaults)
+    for name in ("suppress_tokens", "begin_suppress_tokens"):
+        if isinstance(ids := found.get(name), list):
+            found[name] = [one for one in ids if not (isinstance(one, int) and one >= size)]
+    return found
+
+
+def _are_several(messages: Any) -> bool:
+    """Whether it is a list of conversations rather than one."""
+    return (
+        isinstance(messages, Sequence)
+        and not isinstance(messages, str)
+        and len(messages) > 0
+        and not isinstance(messages[0], Mapping)
+        and isinstance(messages[0], Sequence)
+    )
+
+
+def _check_stream(name: str, value: object, is_one: bool, options: RequestOptions) -> None:
+    if not is_one:
+        raise ValueError(f"stream=True takes one {name}, found {value!r:.80}")
+    if options.num_beams > 1:
+        raise ValueError("stream=True gives a text as it comes: num_beams must be 1")

@@ -1,0 +1,1 @@
+"""The tasks of `TextModel` besides generation, a file each."""

@@ -1,0 +1,1 @@
+"""Texts to tokens: tokenizers, and what becomes of long texts."""

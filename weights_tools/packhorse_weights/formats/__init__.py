@@ -1,0 +1,1 @@
+"""Readers of the forms in which weights are published."""

@@ -1,0 +1,1 @@
+"""Folders whose weights other tools quantised."""

@@ -1,0 +1,1 @@
+"""Models by name: the cache of Hugging Face."""

@@ -1,0 +1,1 @@
+"""Folders of sentence-transformers: the modules on top of a model."""

@@ -1,0 +1,1 @@
+"""Tokenizers made of files of any format."""
