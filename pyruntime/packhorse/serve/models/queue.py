@@ -44,7 +44,7 @@ class TokenQueue:
     """
 
     def __init__(self, throughput: ThroughputEstimator, max_tokens: int, max_wait_s: float) -> None:
-        self.throughput = pace
+        self.throughput = throughput
         self._max_tokens = max_tokens
         self._max_wait_s = max_wait_s
         self._changed = threading.Condition()
