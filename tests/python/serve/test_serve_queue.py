@@ -13,8 +13,8 @@ import pytest
 from packhorse import Session
 from packhorse.serve.http.errors import ServeError
 from packhorse.serve.models.queue import TokenQueue
-from packhorse.serve.queued_request import QueuedRequest
-from packhorse.serve.throughput import ThroughputEstimator
+from packhorse.serve.models.queued_request import QueuedRequest
+from packhorse.serve.models.throughput import ThroughputEstimator
 from packhorse.text.parts import PartRunner, Request
 
 Put = Callable[..., QueuedRequest]

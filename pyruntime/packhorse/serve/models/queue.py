@@ -15,8 +15,8 @@ from collections import deque
 from typing import NamedTuple
 
 from packhorse.serve.http.errors import ServeError
-from packhorse.serve.queued_request import QueuedRequest
-from packhorse.serve.throughput import ThroughputEstimator
+from packhorse.serve.models.queued_request import QueuedRequest
+from packhorse.serve.models.throughput import ThroughputEstimator
 from packhorse.text.parts import Part, PartRunner, sum_sizes
 
 
