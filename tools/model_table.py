@@ -48,6 +48,7 @@ def measure(folder: Path, device: str, dtype: str) -> str | None:
             folder,
             device,
             dtype,
+            kv_tokens=0,
             max_tokens=golden["ids"].size,
             max_sequences=16,
             max_predictions=0 if rows is None else rows.size,
