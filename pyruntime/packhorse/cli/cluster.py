@@ -31,7 +31,7 @@ class Cluster:
         typer.Option(
             metavar="ADDRESS",
             rich_help_panel=_CLUSTER,
-            help="Of the cluster, such as auto or host:6379; by default RAY_ADDRESS, or a cluster "
+            help="The cluster, such as auto or host:6379; by default RAY_ADDRESS, or a cluster "
             "of this machine alone.",
         ),
     ] = None

@@ -18,7 +18,7 @@ def generate(
     loading: LoadingGenerator,
     prompt: Annotated[
         str | None,
-        typer.Argument(metavar="PROMPT", help="What the text goes on after; - is all of stdin."),
+        typer.Argument(metavar="PROMPT", help="Beginning of the text; - is all of stdin."),
     ] = None,
     file: Annotated[
         Path | None,

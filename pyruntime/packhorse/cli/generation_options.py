@@ -114,7 +114,7 @@ class Generating:
     ] = None
     seed: Annotated[
         int | None,
-        typer.Option(min=0, metavar="N", help="The same number gives the same text again."),
+        typer.Option(min=0, metavar="N", help="Number that gives a text again."),
     ] = None
     stop: Annotated[
         list[str] | None,

@@ -144,7 +144,7 @@ def evaluate(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="What to compare: embed, embed_sparse, embed_tokens, score, classify, "
+            help="Method to compare: embed, embed_sparse, embed_tokens, score, classify, "
             "classify_tokens, answer or generate; by default what the model is for.",
         ),
     ] = None,
@@ -208,7 +208,7 @@ def bench(
         int, typer.Option(min=1, metavar="N", help="Sequences in each batch.")
     ] = 32,
     seconds: Annotated[
-        float, typer.Option(min=0.1, metavar="S", help="How long to measure.")
+        float, typer.Option(min=0.1, metavar="S", help="Seconds of measuring.")
     ] = 5.0,
     attention_algorithm: Annotated[
         str,

@@ -72,7 +72,7 @@ Stride = Annotated[
     ),
 ]
 TopK = Annotated[
-    int, typer.Option(min=1, metavar="N", help="How many results for each, best first.")
+    int, typer.Option(min=1, metavar="N", help="Number of results for each, best first.")
 ]
 
 

@@ -62,7 +62,7 @@ def embed(
         str,
         typer.Option(
             metavar="DTYPE",
-            help="Of the vectors: float32, float16, int8, uint8; or packed bits: binary, ubinary.",
+            help="Dtype of the vectors: float32, float16, int8, uint8; packed: binary, ubinary.",
         ),
     ] = "float32",
     calibration: Annotated[
@@ -123,7 +123,9 @@ def embed_tokens(
 
 def score(
     model: Model,
-    query: Annotated[str, typer.Argument(metavar="QUERY", help="What the lines should answer.")],
+    query: Annotated[
+        str, typer.Argument(metavar="QUERY", help="Text that the lines should answer.")
+    ],
     file: File,
     reading: Reading,
     loading: Loading,
@@ -136,7 +138,8 @@ def score(
     instruction: Annotated[
         str | None,
         typer.Option(
-            metavar="TEXT", help="What makes a line a good answer, for generative rerankers."
+            metavar="TEXT",
+            help="Instruction that says what makes a line a good answer, for generative rerankers.",
         ),
     ] = None,
     reranker: Reranker = None,
@@ -158,7 +161,7 @@ def classify(
     top_k: Annotated[
         int | None,
         typer.Option(
-            min=1, metavar="N", help="How many labels for each line, best first; by default one."
+            min=1, metavar="N", help="Number of labels for each line, best first; by default one."
         ),
     ] = None,
     pairs: Annotated[
@@ -168,7 +171,7 @@ def classify(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="How tokens are joined to entities: simple (the default), first, average, max; "
+            help="Strategy that joins tokens to entities: simple (default), first, average, max; "
             "none: they are not.",
         ),
     ] = None,
@@ -185,7 +188,7 @@ def classify(
 def answer(
     model: Model,
     question: Annotated[
-        str, typer.Argument(metavar="QUESTION", help="What is asked of every line.")
+        str, typer.Argument(metavar="QUESTION", help="Question asked of every line.")
     ],
     file: File,
     reading: Reading,

@@ -123,7 +123,7 @@ class Settings:
     uds: str | None = setting(
         None, "Path of a Unix socket to listen at, in place of host and port.", _NETWORK, "PATH"
     )
-    root_path: str = setting("", "What a proxy puts before all paths.", _NETWORK, "PATH")
+    root_path: str = setting("", "Prefix that a proxy puts before all paths.", _NETWORK, "PATH")
     ssl_certfile: str | None = setting(
         None, "Certificate chain (PEM); with it the server speaks HTTPS.", _NETWORK, "FILE"
     )
@@ -204,7 +204,7 @@ class Settings:
     )
     max_batch_ms: float = setting(
         50.0,
-        "How long one batch shall take at most: on slow devices batches hold fewer tokens.",
+        "Longest time of one batch: on slow devices batches hold fewer tokens.",
         _LIMITS,
         "MS",
     )
@@ -316,7 +316,7 @@ class Settings:
         None, "Where to send traces (OTLP over HTTP); needs opentelemetry.", _OPERATION, "URL"
     )
     shutdown_timeout_s: float = setting(
-        30.0, "How long requests that run may take to finish on SIGTERM.", _OPERATION, "SECONDS"
+        30.0, "Longest time for running requests to finish on SIGTERM.", _OPERATION, "SECONDS"
     )
     tokenization_workers: int | None = setting(
         None, "Threads that tokenize; up to 4 by default, one for each core.", _OPERATION
