@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/math.h"
 #include "cpu/profile.h"
 #include "cpu/row_ops.h"
 
@@ -11,8 +12,6 @@ namespace {
 // What one task computes: so many dot products, or so many columns of `out`.
 constexpr int64_t kTaskRanks = 16;
 constexpr int64_t kTaskColumns = 1024;
-
-int64_t pieces(int64_t count, int64_t size) { return (count + size - 1) / size; }
 
 int32_t rank_of(const int32_t* slots, const int32_t* ranks, int64_t row) {
   return slots[row] < 0 ? 0 : ranks[slots[row]];
@@ -52,7 +51,7 @@ void add_lora(const LoraArgs& args, const Kernels& kernels, ThreadPool& pool) {
   const int64_t in = args.x.columns();
   const int64_t out = args.out.columns();
   const int64_t parts = layer.num_parts;
-  const int64_t shrinks = parts * pieces(layer.max_rank, kTaskRanks);  // of a row
+  const int64_t shrinks = parts * ceil_div(layer.max_rank, kTaskRanks);  // of a row
   pool.parallel_for(rows * shrinks, [&](int64_t task, int) {
     const int64_t row = task / shrinks;
     const int64_t part = task % shrinks % parts;
@@ -66,7 +65,7 @@ void add_lora(const LoraArgs& args, const Kernels& kernels, ThreadPool& pool) {
     kernels.lora_shrink[index_of(args.x.dtype)](
         {row_at(args.x, row), element_at(layer.a, from * in), to, count, in});
   });
-  const int64_t expands = pieces(out, kTaskColumns);
+  const int64_t expands = ceil_div(out, kTaskColumns);
   pool.parallel_for(rows * expands, [&](int64_t task, int) {
     const int64_t row = task / expands;
     const int32_t rank = rank_of(args.slots, layer.ranks, row);

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "core/float_convert.h"
+#include "core/math.h"
 #include "cpu/linear.h"
 #include "cpu/profile.h"
 #include "cpu/row_ops.h"
@@ -35,7 +36,7 @@ void write(const float* from, int64_t count, const TensorView& view, int64_t row
 
 template <class Body>
 void for_rows(int64_t rows, ThreadPool& pool, Body body) {
-  pool.parallel_for((rows + kTaskRows - 1) / kTaskRows, [&](int64_t task, int) {
+  pool.parallel_for(ceil_div(rows, kTaskRows), [&](int64_t task, int) {
     const CpuTimer timer(CpuPart::kOther);
     const int64_t end = std::min(rows, (task + 1) * kTaskRows);
     for (int64_t row = task * kTaskRows; row < end; ++row) body(row);
@@ -122,7 +123,7 @@ void moe(const MoeArgs& args, GemmSet& gemms, const Kernels& kernels, ThreadPool
   const auto experts = static_cast<int32_t>(args.experts.size());
   Workspace workspace(args.workspace);
   const Scratch scratch(workspace, args, pool.threads());
-  pool.parallel_for((rows + kTaskRows - 1) / kTaskRows, [&](int64_t task, int worker) {
+  pool.parallel_for(ceil_div(rows, kTaskRows), [&](int64_t task, int worker) {
     const CpuTimer timer(CpuPart::kOther);
     float* const logits = scratch.logits + int64_t{worker} * args.num_classes;
     const int64_t end = std::min(rows, (task + 1) * kTaskRows);

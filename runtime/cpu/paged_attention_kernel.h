@@ -247,7 +247,7 @@ static void attend_chunk(const PagedTile& tile, int64_t chunk, const SoftmaxStat
   }
 #endif
   if (tile.rows <= kSkinnyPagedRows) return attend_skinny_rows<T>(tile, begin, end, scratch, state);
-  const int lanes = (tile.rows + kWidth - 1) / kWidth * kWidth;
+  const int lanes = round_up(tile.rows, kWidth);
   clear_state(state, tile.rows, tile.head_dim);
   for (int64_t key = begin; key < end; key += kPageKeys) {
     const int64_t page = tile.table[key / kPageKeys];

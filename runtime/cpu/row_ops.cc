@@ -7,6 +7,7 @@
 
 #include "core/float_convert.h"
 #include "core/format.h"
+#include "core/math.h"
 #include "cpu/gemm_groupwise.h"
 #include "cpu/profile.h"
 #include "packhorse/error.h"
@@ -23,7 +24,7 @@ constexpr int32_t kMostHeadDim = 4096;
 // Calls body(first, end) for slices of [0, rows), in parallel.
 template <class Body>
 void for_rows(int64_t rows, ThreadPool& pool, Body body, CpuPart part = CpuPart::kOther) {
-  pool.parallel_for((rows + kTaskRows - 1) / kTaskRows, [&](int64_t task, int) {
+  pool.parallel_for(ceil_div(rows, kTaskRows), [&](int64_t task, int) {
     const CpuTimer timer(part);
     body(task * kTaskRows, std::min(rows, (task + 1) * kTaskRows));
   });

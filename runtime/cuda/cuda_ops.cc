@@ -5,6 +5,7 @@
 #include <memory>
 #include <utility>
 
+#include "core/math.h"
 #include "cuda/attention/choice.h"
 #include "cuda/attention/paged/paged.h"
 #include "cuda/attention/portable/sm80.h"
@@ -122,7 +123,7 @@ void CudaOps::do_pool(const PoolArgs& args) {
   // Rows are read by whole vectors: the last one may end in columns that are not asked for.
   TensorView read = args.x;
   if (read.row_stride > read.columns()) {
-    read.shape[1] = (read.columns() + kMultiple - 1) / kMultiple * kMultiple;
+    read.shape[1] = round_up(read.columns(), kMultiple);
   }
   check_vectors("pool", "x", read);
   const DeviceGuard guard(device_);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/format.h"
+#include "core/math.h"
 #include "cuda/cuda_ops.h"
 #include "cuda/device.h"
 #include "cuda/gemm/int8/int8.h"
@@ -14,7 +15,7 @@ namespace {
 
 constexpr size_t kAlignment = 256;
 
-size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+size_t aligned(size_t bytes) { return round_up(bytes, kAlignment); }
 
 /// Where quantised rows lie in a workspace: their bytes, scales and offsets.
 struct QuantizedRows {

@@ -6,6 +6,7 @@
 // tables: ids are clamped, and a batch with bad offsets becomes an empty one.
 #include <algorithm>
 
+#include "core/math.h"
 #include "cuda/check.h"
 #include "cuda/device_io.h"
 
@@ -110,7 +111,7 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 void launch_load_batch(const LoadBatchArgs& args, cudaStream_t stream) {
-  const int64_t blocks = 1 + (args.from.num_tokens + kTokensOfBlock - 1) / kTokensOfBlock;
+  const int64_t blocks = 1 + ceil_div(args.from.num_tokens, kTokensOfBlock);
   load_batch_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(args);
   CUDA_CHECK(cudaGetLastError());
 }
@@ -119,7 +120,7 @@ void launch_gather_rows(const GatherRowsArgs& args, cudaStream_t stream) {
   const TensorView& out = args.out;
   if (out.size() == 0) return;
   const auto row_size = out.columns() * static_cast<int64_t>(size_of(out.dtype)) / 16;
-  const int64_t blocks = (out.rows() * row_size + kThreads - 1) / kThreads;
+  const int64_t blocks = ceil_div(out.rows() * row_size, kThreads);
   gather_rows_kernel<<<static_cast<unsigned>(std::min<int64_t>(blocks, 4096)), kThreads, 0,
                        stream>>>(args.x.as<const int4>(), args.rows, out.as<int4>(), row_size,
                                  out.rows(), args.row_count);

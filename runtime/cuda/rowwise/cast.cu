@@ -2,6 +2,7 @@
 // rows and alignment allow it; cast_unit_rows_kernel also divides each row by its Euclidean norm.
 #include <algorithm>
 
+#include "core/math.h"
 #include "cuda/launch.cuh"
 #include "cuda/rowwise/cast.h"
 #include "cuda/rowwise/row.cuh"
@@ -62,7 +63,7 @@ __global__ void __launch_bounds__(256)
 template <class From, class To>
 void launch_cast_to(CastArgs args, cudaStream_t stream) {
   if (args.normalize) {
-    const auto blocks = static_cast<unsigned>((args.x.shape[0] + 7) / 8);
+    const auto blocks = block_count(args.x.shape[0], 8);
     launch_kernel(cast_unit_rows_kernel<From, To>, dim3(blocks), 256, 0, stream, args);
     return;
   }
@@ -77,7 +78,7 @@ void launch_cast_to(CastArgs args, cudaStream_t stream) {
   }
   const bool vectors = takes_vectors(args.x) && takes_vectors(args.out);
   const int64_t items = size / (vectors ? kVectorSize : 1);
-  const auto blocks = static_cast<unsigned>(std::min<int64_t>((items + 255) / 256, 1 << 20));
+  const auto blocks = static_cast<unsigned>(std::min<int64_t>(ceil_div(items, 256), 1 << 20));
   if (vectors) {
     launch_kernel(cast_kernel<From, To, true>, dim3(blocks), 256, 0, stream, args);
   } else {

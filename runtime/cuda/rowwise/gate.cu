@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(kThreads) gate_kernel(const __grid_constant__ 
 void launch_gate(const GateParams& params, cudaStream_t stream) {
   const int64_t vectors = params.rows * params.columns / kVectorSize;
   if (vectors == 0) return;
-  const auto blocks = static_cast<unsigned>((vectors + kThreads - 1) / kThreads);
+  const auto blocks = block_count(vectors, kThreads);
   dispatch_dtype(params.dtype, [&]<class T>() {
     launch_kernel(gate_kernel<T>, blocks, kThreads, 0, stream, params);
   });

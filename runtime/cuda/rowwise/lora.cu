@@ -201,10 +201,6 @@ __global__ void __launch_bounds__(kThreads)
   store_vector(static_cast<T*>(params.out) + row * params.columns + column, value);
 }
 
-unsigned blocks_for(int64_t count, int64_t size) {
-  return static_cast<unsigned>((count + size - 1) / size);
-}
-
 }  // namespace
 
 void launch_add_lora(const LoraArgs& args, const LoraRotation& rotation, cudaStream_t stream) {
@@ -226,9 +222,9 @@ void launch_add_lora(const LoraArgs& args, const LoraRotation& rotation, cudaStr
   params.num_parts = args.layer.num_parts;
   params.max_rank = args.layer.max_rank;
   params.rotation = rotation;
-  const unsigned blocks = blocks_for(params.rows, kRows);
-  const dim3 shrinks(blocks, blocks_for(args.layer.workspace_columns(), kWarps));
-  const dim3 expands(blocks, blocks_for(params.out_features, int64_t{kThreads} * kVectorSize));
+  const unsigned blocks = block_count(params.rows, kRows);
+  const dim3 shrinks(blocks, block_count(args.layer.workspace_columns(), kWarps));
+  const dim3 expands(blocks, block_count(params.out_features, int64_t{kThreads} * kVectorSize));
   dispatch_dtype(args.x.dtype, [&]<class T>() {
     launch_kernel(lora_shrink_kernel<T>, shrinks, kThreads, 0, stream, params);
     launch_kernel(lora_expand_kernel<T>, expands, kThreads, 0, stream, params);
@@ -249,7 +245,7 @@ void launch_activate(const ActivateArgs& args, cudaStream_t stream) {
   const int64_t vectors = params.rows * params.columns / kVectorSize;
   if (vectors == 0) return;
   dispatch_dtype(args.x.dtype, [&]<class T>() {
-    launch_kernel(activate_kernel<T>, blocks_for(vectors, kThreads), kThreads, 0, stream, params);
+    launch_kernel(activate_kernel<T>, block_count(vectors, kThreads), kThreads, 0, stream, params);
   });
 }
 

@@ -118,8 +118,8 @@ void launch_norm(const NormParams& params, cudaStream_t stream) {
         const auto launch = [&]<bool kResidual, int kRows, bool kAhead>() {
           constexpr int kBlockRows = kBlockGroups<kThreads> * kRows;
           launch_kernel(norm_kernel<T, kThreads, kVectors, kResidual, kRows, kAhead>,
-                        dim3(static_cast<unsigned>((params.rows + kBlockRows - 1) / kBlockRows)),
-                        kBlockThreads<kThreads>, 0, stream, params);
+                        dim3(block_count(params.rows, kBlockRows)), kBlockThreads<kThreads>, 0,
+                        stream, params);
         };
         const auto launch_size = [&]<bool kResidual>() {
           [[maybe_unused]] const int64_t elements = params.rows * params.columns;

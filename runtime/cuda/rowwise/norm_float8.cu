@@ -111,8 +111,8 @@ void launch_rows(const NormFloat8Params& params, cudaStream_t stream) {
   const int64_t rows = params.norm.rows;
   const auto start = [&](auto* kernel, int rows_of_group) {
     const int64_t together = int64_t{kBlockGroups<kThreads>} * rows_of_group;
-    launch_kernel(kernel, dim3(static_cast<unsigned>((rows + together - 1) / together)),
-                  kBlockThreads<kThreads>, 0, stream, params);
+    launch_kernel(kernel, dim3(block_count(rows, together)), kBlockThreads<kThreads>, 0, stream,
+                  params);
   };
   // As in norm.cu, what is chosen by the number of rows leaves the bits alone.
   if (rows * params.norm.columns <= kSkinnyElements) {

@@ -46,8 +46,7 @@ __global__ void __launch_bounds__(kThreads)
 void launch_order_columns(const OrderColumnsParams& params, cudaStream_t stream) {
   if (params.rows == 0 || params.columns == 0) return;
   constexpr int64_t kColumns = int64_t{kThreads} * kVectorSize;
-  const dim3 blocks(static_cast<unsigned>((params.rows + kRows - 1) / kRows),
-                    static_cast<unsigned>((params.columns + kColumns - 1) / kColumns));
+  const dim3 blocks(block_count(params.rows, kRows), block_count(params.columns, kColumns));
   launch_kernel(order_columns_kernel, blocks, kThreads, 0, stream, params);
 }
 

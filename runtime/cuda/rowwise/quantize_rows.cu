@@ -1,4 +1,5 @@
 #include "core/format.h"
+#include "core/math.h"
 #include "cuda/rowwise/quantize_rows.h"
 #include "cuda/rowwise/quantize_rows_kernel.cuh"
 #include "packhorse/error.h"
@@ -9,7 +10,7 @@ namespace {
 template <class T, int kThreads, int kVectors>
 void launch(const QuantizeRowsParams& params, cudaStream_t stream) {
   constexpr int kGroups = kQuantizeThreads<kThreads> / kThreads;
-  const int64_t blocks = (params.rows + kGroups - 1) / kGroups;
+  const int64_t blocks = ceil_div(params.rows, kGroups);
   launch_kernel(quantize_rows_kernel<T, kThreads, kVectors>, dim3(static_cast<unsigned>(blocks)),
                 kQuantizeThreads<kThreads>, 0, stream, params);
 }

@@ -13,6 +13,7 @@
 // read.
 #pragma once
 
+#include "core/math.h"
 #include "cuda/attention/bytetransformer/grouped_scheduler.cuh"
 #include "cuda/attention/limits.h"
 #include "cuda/attention/portable/scores.cuh"
@@ -46,9 +47,7 @@ struct GroupedScores {
   }
 };
 
-__device__ inline int grouped_tiles(int length) {
-  return (length + kGroupedTile - 1) / kGroupedTile;
-}
+__device__ inline int grouped_tiles(int length) { return ceil_div(length, kGroupedTile); }
 
 template <int kDim>
 struct ScoresTraits {

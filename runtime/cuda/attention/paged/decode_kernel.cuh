@@ -23,6 +23,7 @@
 
 #include <type_traits>
 
+#include "core/math.h"
 #include "cuda/attention/paged/decode_merge.cuh"
 #include "cuda/attention/paged/decode_share.cuh"
 #include "cuda/attention/paged/decode_shared_merge.cuh"
@@ -260,8 +261,7 @@ struct DecodeAttention : Tiles_ {
   /// By how many, if so many blocks could.
   __device__ int mergers(const DecodeWork& work, int blocks) const {
     const int count = rows(work).count();
-    const int shares =
-        merges_rows(work) ? (count + Traits::kWarps - 1) / Traits::kWarps : count * (kDim / 32);
+    const int shares = merges_rows(work) ? ceil_div(count, Traits::kWarps) : count * (kDim / 32);
     return min(min(kMostMergers, blocks), shares);
   }
   __device__ SlabCounter counter(const DecodeWork& work) const {

@@ -9,6 +9,7 @@
 // numbers, but numbers (unpack_float8).
 #pragma once
 
+#include "core/math.h"
 #include "cuda/attention/paged/decode_tiles.cuh"
 #include "cuda/float8.cuh"
 
@@ -131,7 +132,7 @@ struct Float8DecodeTraits : DecodeTraits<kDim, kRows> {
     float keys[Base::kWarps][Base::kKeys];
     float values[Base::kWarps][Base::kKeys];
   };
-  static constexpr size_t kScalesAt = (Base::kSharedBytes + 15) / 16 * 16;  // of shared memory
+  static constexpr size_t kScalesAt = round_up(Base::kSharedBytes, 16);  // of shared memory
   static constexpr size_t kSharedBytes = kScalesAt + sizeof(Scales);
   static constexpr bool kTmaHelps = false;
   static constexpr bool kTma = false;

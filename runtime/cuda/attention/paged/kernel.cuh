@@ -18,6 +18,7 @@
 // read once for all of them, and a single token of a model with grouped heads fills a tile.
 #pragma once
 
+#include "core/math.h"
 #include "cuda/attention/paged/paged.h"
 #include "cuda/attention/portable/scores.cuh"
 #include "cuda/attention/varlen.cuh"
@@ -77,7 +78,7 @@ inline PagedKernelParams paged_kernel_params(const PagedAttentionParams& args) {
   PagedKernelParams params{.args = args, .window = key_window(args.mask)};
   params.group = args.num_heads / args.num_kv_heads;
   const auto group = static_cast<uint64_t>(params.group);
-  params.group_inverse = ((uint64_t{1} << 32) + group - 1) / group;
+  params.group_inverse = ceil_div(uint64_t{1} << 32, group);
   return params;
 }
 
@@ -348,7 +349,7 @@ __global__ void __launch_bounds__(Tiles::Traits::kThreads)
   const int last_position = slab.position + last_row / group;
   const int end_key = min(slab.kv_length, last_position + params.window.right + 1);
   const int begin = max(0, first_position - params.window.left) / kKeys;
-  const int end = end_key <= 0 ? 0 : (end_key + kKeys - 1) / kKeys;
+  const int end = end_key <= 0 ? 0 : ceil_div(end_key, kKeys);
 
   const auto row_pointer = [&](auto* base, int64_t stride, int row) {
     const int r = slab.row + row;
@@ -366,9 +367,8 @@ __global__ void __launch_bounds__(Tiles::Traits::kThreads)
                       inside ? row_pointer(q, args.q_row_stride, row) + column : q, inside);
   }
 
-  PageNumbers pages(
-      args.table + static_cast<int64_t>(slab.sequence) * args.table_stride,
-      (slab.kv_length + static_cast<int>(kPageTokens) - 1) / static_cast<int>(kPageTokens));
+  PageNumbers pages(args.table + static_cast<int64_t>(slab.sequence) * args.table_stride,
+                    ceil_div(slab.kv_length, static_cast<int>(kPageTokens)));
   // One group of copies per tile of keys or values, an empty one past the last: a tile's keys and
   // values are here when all but the two latest groups are.
   const auto fetch = [&](bool values, int tile) {

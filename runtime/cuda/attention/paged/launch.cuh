@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "core/math.h"
 #include "cuda/attention/paged/decode_kernel.cuh"
 #include "cuda/check.h"
 #include "cuda/device.h"
@@ -37,7 +38,7 @@ inline int64_t chunk_keys(int64_t head_dim) {
 
 inline int64_t chunk_count(int64_t max_kv_len, int64_t head_dim) {
   const int64_t keys = chunk_keys(head_dim);
-  return (max_kv_len + keys - 1) / keys;
+  return ceil_div(max_kv_len, keys);
 }
 
 /// Rows of the longest sequence of a step: tokens times heads of a group.

@@ -14,6 +14,7 @@
 
 #include <cutlass/arch/reg_reconfig.h>
 
+#include "core/math.h"
 #include "cuda/attention/paged/sm90_consumer.cuh"
 
 namespace packhorse::cuda {
@@ -47,7 +48,7 @@ __device__ void copy_slab(const PagesSm90Params& params, typename Traits::Shared
 
   const SlabTiles tiles(params, slab, slab.row, SlabItems{params}.row_end(slab) - 1, kKeys);
   PageNumbers pages(args.table + static_cast<int64_t>(slab.sequence) * args.table_stride,
-                    (slab.kv_length + kKeys - 1) / kKeys);
+                    ceil_div(slab.kv_length, kKeys));
 #pragma unroll 1
   for (int tile = tiles.begin; tile < tiles.end; ++tile) {
     const int head = pages[tile] * args.num_kv_heads + slab.kv_head;

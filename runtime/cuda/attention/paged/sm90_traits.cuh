@@ -2,6 +2,7 @@
 // arguments, its sizes, its shared memory, and which slab of rows an item of work is.
 #pragma once
 
+#include "core/math.h"
 #include "cuda/attention/disentangled/sm90_products.cuh"
 #include "cuda/attention/paged/decode_tiles.cuh"
 #include "cuda/attention/sm90/traits.cuh"
@@ -82,7 +83,7 @@ struct SlabTiles {
     const int last_position = slab.position + params.token_of(last);
     const int end_key = min(slab.kv_length, last_position + params.window.right + 1);
     begin = max(0, first_position - params.window.left) / keys;
-    end = max(begin, end_key <= 0 ? 0 : (end_key + keys - 1) / keys);
+    end = max(begin, end_key <= 0 ? 0 : ceil_div(end_key, keys));
   }
 };
 

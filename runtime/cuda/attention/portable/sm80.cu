@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "core/math.h"
 #include "cuda/attention/bytetransformer/grouped_kernel.cuh"
 #include "cuda/attention/bytetransformer/short_kernel.cuh"
 #include "cuda/attention/portable/online_kernel.cuh"
@@ -36,7 +37,7 @@ void dispatch_kernel(DType dtype, int64_t head_dim, Launch launch) {
 // up to whole tiles, and never 0.
 int64_t grouped_row_keys(int64_t max_seqlen_k, const PortableLimits& limits) {
   const int64_t keys = std::clamp<int64_t>(max_seqlen_k, 1, limits.grouped_keys);
-  return (keys + kGroupedTile - 1) / kGroupedTile * kGroupedTile;
+  return round_up(keys, kGroupedTile);
 }
 
 // Returns the bytes of one head's scores, and of one (maximum, sum) per row and key tile.

@@ -1,6 +1,7 @@
 // Launches the kernels of attention/short/kernel.cuh.
 #include <algorithm>
 
+#include "core/math.h"
 #include "cuda/attention/short/kernel.cuh"
 #include "cuda/attention/short/warps.h"
 #include "cuda/launch.cuh"
@@ -13,8 +14,8 @@ void launch(const PortableParams& params, cudaStream_t stream) {
   using Traits = WarpTraits<kDim, kTerm>;
   const AttentionParams& args = params.args;
   const int64_t heads = int64_t{args.num_sequences} * args.num_heads;
-  const int64_t blocks = std::min((heads + Traits::kWarps - 1) / Traits::kWarps,
-                                  int64_t{args.sm_count} * Traits::kBlocksPerSm);
+  const int64_t blocks =
+      std::min(ceil_div(heads, Traits::kWarps), int64_t{args.sm_count} * Traits::kBlocksPerSm);
   launch_kernel(warp_attention_kernel<T, kDim, kTerm, kFloat8>, dim3(static_cast<unsigned>(blocks)),
                 Traits::kThreads, 0, stream, params);
 }
