@@ -18,7 +18,7 @@
 #include "cpu/gemm_shape.h"
 #include "cpu/kernels.h"
 #include "cpu/thread_pool.h"
-#include "ops/args.h"
+#include "ops/args/common.h"
 
 namespace packhorse::cpu {
 

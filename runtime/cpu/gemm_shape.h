@@ -6,7 +6,9 @@
 #include <tuple>
 
 #include "core/math.h"
-#include "ops/args.h"
+#include "ops/activation.h"
+#include "ops/args/weight_groups.h"
+#include "packhorse/types.h"
 
 namespace packhorse::cpu {
 

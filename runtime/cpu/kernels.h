@@ -281,7 +281,7 @@ inline constexpr int64_t attention_scratch_floats(int64_t head_dim) {
          kKeyTile * kTileDistances;
 }
 
-/// Keys of one page, and of one chunk: kPageTokens and kChunkTokens of ops/args/kv_cache.h.
+/// Keys of one page, and of one chunk: kPageTokens and kChunkTokens of ops/kv_pages.h.
 inline constexpr int kPageKeys = 64;
 inline constexpr int64_t kChunkKeys = 512;
 

@@ -4,7 +4,7 @@
 
 #include "cpu/kernels.h"
 #include "cpu/thread_pool.h"
-#include "ops/args.h"
+#include "ops/args/attention.h"
 #include "ops/args/rowwise.h"
 
 namespace packhorse::cpu {

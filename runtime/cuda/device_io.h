@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "cuda/stream.h"
-#include "ops/args/rowwise.h"
 #include "ops/device_context.h"
+#include "ops/args/rowwise.h"
 
 namespace packhorse::cuda {
 

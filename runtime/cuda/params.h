@@ -10,7 +10,8 @@
 #include "cuda/attention/paged/paged.h"
 #include "cuda/gemm/gemm.h"
 #include "cuda/rowwise/norm.h"
-#include "ops/args.h"
+#include "ops/args/attention.h"
+#include "ops/args/rowwise.h"
 
 namespace packhorse::cuda {
 

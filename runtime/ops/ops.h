@@ -12,13 +12,13 @@
 #include <string>
 #include <vector>
 
-#include "ops/args.h"
+#include "ops/args/attention.h"
 #include "ops/args/cca.h"
+#include "ops/args/dense.h"
 #include "ops/args/lora.h"
 #include "ops/args/moe.h"
 #include "ops/args/rowwise.h"
 #include "ops/args/sampling.h"
-#include "ops/args/step.h"
 #include "packhorse/export.h"
 
 namespace packhorse {

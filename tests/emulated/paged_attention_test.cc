@@ -4,7 +4,7 @@
 
 #include "cuda/attention/paged/paged.h"
 #include "emulated_test.h"
-#include "ops/args/kv_cache.h"
+#include "ops/args/attention.h"
 
 namespace packhorse::cuda {
 namespace {

@@ -5,7 +5,7 @@
 #include "core/format.h"
 #include "cuda/attention/config.h"
 #include "cuda/attention/limits.h"
-#include "ops/args.h"
+#include "ops/args/attention.h"
 #include "packhorse/attention_algorithm.h"
 #include "packhorse/error.h"
 

@@ -9,7 +9,7 @@
 #include "core/math.h"
 #include "cuda/gemm/gemm_config.h"
 #include "cuda/gemm/split_k.h"
-#include "ops/args.h"
+#include "ops/args/common.h"
 
 namespace packhorse::cuda {
 

@@ -10,7 +10,7 @@
 #include "core/format.h"
 #include "core/math.h"
 #include "cuda/rowwise/reduce.cuh"
-#include "ops/args.h"
+#include "ops/args/common.h"
 #include "packhorse/error.h"
 
 namespace packhorse::cuda {

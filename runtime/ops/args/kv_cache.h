@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "packhorse/types.h"
+#include "ops/args/common.h"
 
 namespace packhorse {
 
@@ -39,6 +39,21 @@ struct PagedKvCache {
   /// result. It is 0 where the batch has its counts in device memory.
   int64_t num_single = 0;
   explicit operator bool() const { return keys.rank > 0; }
+};
+
+/// Writes the keys and values of the batch's tokens to their pages: those of token i of sequence b
+/// to position kv_lens[b] - q_len + i. They are rounded to the dtype of the pages; in pages of
+/// kFloat8 each head of a token gets its scales (float8.h's quantize_float8; a head with a number
+/// that is not finite has a NaN for its scale). Attention reads
+/// the tokens of this step from the pages, too, so their results do not depend on the step in which
+/// a token came.
+struct AppendKvCacheArgs {
+  TensorView k;  // [T, num_kv_heads * head_dim]; rows may be strided (a slice of fused QKV)
+  TensorView v;  // [T, num_kv_heads * head_dim]; rows may be strided
+  PagedKvCache pages;
+  BatchView batch;
+  int32_t num_kv_heads = 0;
+  int32_t head_dim = 0;  // as stored
 };
 
 }  // namespace packhorse

@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "ops/args.h"
+#include "ops/args/attention.h"
 
 namespace packhorse::cuda {
 

@@ -1,4 +1,4 @@
-// Operators on rows, each of a token or a sequence.
+// Checks of the operators that treat each row, or each sequence, by itself.
 #include <utility>
 
 #include "core/format.h"
@@ -118,25 +118,6 @@ void Ops::clear_empty(const ClearEmptyArgs& args) {
   check_contiguous(op, "out", args.out);
   check_batch(op, "batch", args.batch, args.batch.num_tokens);
   if (args.out.size() > 0) do_clear_empty(args);
-}
-
-void Ops::activate(const ActivateArgs& args) {
-  const char* op = "activate";
-  check_compute_dtype(op, "x", args.x);
-  check_contiguous(op, "x", args.x);
-  check_contiguous(op, "out", args.out);
-  check_matrix(op, "x", args.x, args.out.rows(), args.out.columns() * (args.gated ? 2 : 1));
-  check_dtype_is(op, "out", args.out, args.x.dtype);
-  if (args.x.rows() == 0) return;
-  if (args.slots == nullptr || args.ranks == nullptr) fail(op, "slots or ranks are missing");
-  do_activate(args);
-}
-
-void Ops::add_scaled(const AddScaledArgs& args) {
-  const char* op = "add_scaled";
-  check_compute_dtype(op, "x", args.x);
-  check_result(op, args.residual, args.out, args.x.rows(), args.x.columns(), args.x.dtype);
-  if (args.x.rows() > 0) do_add_scaled(args);
 }
 
 }  // namespace packhorse
