@@ -6,7 +6,7 @@
 
 #include "core/math.h"
 #include "cpu/profile.h"
-#include "cpu/row_ops.h"
+#include "cpu/rowwise.h"
 #include "cpu/workspace.h"
 
 namespace packhorse::cpu {

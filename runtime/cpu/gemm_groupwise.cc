@@ -8,7 +8,7 @@
 #include "core/math.h"
 #include "cpu/processor.h"
 #include "cpu/profile.h"
-#include "cpu/row_ops.h"
+#include "cpu/rowwise.h"
 
 namespace packhorse::cpu {
 namespace {

@@ -9,7 +9,7 @@
 #include "cpu/linear_scratch.h"
 #include "cpu/partition.h"
 #include "cpu/profile.h"
-#include "cpu/row_ops.h"
+#include "cpu/rowwise.h"
 #include "cpu/workspace.h"
 
 namespace packhorse::cpu {

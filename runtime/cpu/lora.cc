@@ -4,7 +4,7 @@
 
 #include "core/math.h"
 #include "cpu/profile.h"
-#include "cpu/row_ops.h"
+#include "cpu/rowwise.h"
 
 namespace packhorse::cpu {
 namespace {
@@ -27,19 +27,6 @@ bool any_adapted(const int32_t* slots, const int32_t* ranks, int64_t rows) {
     if (rank_of(slots, ranks, row) > 0) return true;
   }
   return false;
-}
-
-void gate_row(const TensorView& x, int64_t row, Activation activation, const TensorView& out,
-              const Kernels& kernels) {
-  GateRows task;
-  task.x = row_at(x, row);
-  task.out = row_at(out, row);
-  task.x_stride = x.row_stride;
-  task.out_stride = out.row_stride;
-  task.rows = 1;
-  task.columns = out.columns();
-  task.activation = activation;
-  kernels.gate_rows[index_of(x.dtype)](task);
 }
 
 }  // namespace
@@ -82,24 +69,6 @@ void add_lora(const LoraArgs& args, const Kernels& kernels, ThreadPool& pool) {
     expand.rank = rank;
     expand.max_rank = layer.max_rank;
     kernels.lora_expand[index_of(args.x.dtype)](expand);
-  });
-}
-
-void activate(const ActivateArgs& args, const Kernels& kernels, ThreadPool& pool) {
-  pool.parallel_for(args.x.rows(), [&](int64_t row, int) {
-    if (rank_of(args.slots, args.ranks, row) == 0) return;
-    const CpuTimer timer(CpuPart::kOther);
-    if (args.gated) return gate_row(args.x, row, args.activation, args.out, kernels);
-    kernels.activate[index_of(args.x.dtype)](
-        {row_at(args.x, row), row_at(args.out, row), args.out.columns(), args.activation});
-  });
-}
-
-void gate(const TensorView& x, Activation activation, const TensorView& out, const Kernels& kernels,
-          ThreadPool& pool) {
-  pool.parallel_for(x.rows(), [&](int64_t row, int) {
-    const CpuTimer timer(CpuPart::kOther);
-    gate_row(x, row, activation, out, kernels);
   });
 }
 

@@ -15,14 +15,12 @@
 #include "cuda/device_memory.h"
 #include "cuda/gemm/gemm.h"
 #include "cuda/params.h"
-#include "cuda/rowwise/lora.h"
 #include "ops/ops.h"
 #include "packhorse/attention_algorithm.h"
 
 namespace packhorse::cuda {
 
-/// The operators of one device, in its stream. Those of dense layers, of attention and of mixtures
-/// are defined in files of their own.
+/// The operators of one device, in its stream: cuda_ops_*.cc, a file for each family.
 class CudaOps final : public Ops {
  public:
   /// `context` must outlive the object.
@@ -78,8 +76,6 @@ class CudaOps final : public Ops {
   void pool_chunks(const SparsePoolArgs& args);
 
   void do_cast(const CastArgs& args) override;
-  void do_gather_rows(const GatherRowsArgs& args) override;
-  void do_clear_empty(const ClearEmptyArgs& args) override;
   void do_sample(const SampleArgs& args) override;
   void do_count_tokens(const CountTokensArgs& args) override;
   void do_begin_step(const BeginStepArgs& args) override;
@@ -104,10 +100,7 @@ class CudaOps final : public Ops {
   void product_int8(const char* op, const TensorView& x, const LinearWeight& weight,
                     Activation activation, const TensorView& residual, const TensorView& out,
                     const int32_t* row_count, void* workspace);
-  // out = activation(gate) * up of the blocks that alternate in x; both are contiguous.
-  void gate(const TensorView& x, Activation activation, const TensorView& out,
-            const int32_t* row_count);
-  void add_lora(const char* op, const LoraArgs& args, const LoraRotation& rotation);
+  void add_lora(const char* op, const LoraArgs& args, const RopeArgs& heads);
   void norm(const NormArgs& args);
   // The norm of rows that a dense layer gave, in their place.
   void norm_in_place(const TensorView& rows, const NormWeight& weight, const Float8Rows& quantized,

@@ -1,4 +1,4 @@
-// The operators with dense layers, and what adapters add to them.
+// The operators of dense layers.
 #include <algorithm>
 #include <utility>
 
@@ -9,8 +9,6 @@
 #include "cuda/gemm/skinny/skinny.h"
 #include "cuda/gemm/splitk/splitk_cluster.h"
 #include "cuda/gemm/w4a16/w4a16.h"
-#include "cuda/rowwise/gate.h"
-#include "cuda/rowwise/lora.h"
 #include "cuda/rowwise/order_columns.h"
 #include "cuda/rowwise/sparse_pool.h"
 #include "packhorse/error.h"
@@ -93,17 +91,8 @@ void CudaOps::do_qkv_rope(const LinearArgs& args, const RopeArgs& heads, const L
   }
   // The product is rotated before it is rounded, and so is what is added to it.
   do_qkv_rope(args, heads);
-  LoraRotation rotation;
-  rotation.positions = static_cast<const float*>(heads.rotation.data);
-  rotation.stride = heads.rotation.row_stride;
-  rotation.frequencies = heads.frequencies;
-  rotation.dims = heads.dims;
-  rotation.head_dim = heads.head_dim;
-  rotation.columns = (heads.num_heads + heads.num_kv_heads) * heads.head_dim;
-  add_lora("qkv_rope", lora, rotation);
+  add_lora("qkv_rope", lora, heads);
 }
-
-void CudaOps::do_add_lora(const LoraArgs& args) { add_lora("add_lora", args, {}); }
 
 void CudaOps::do_feed_forward_up(const FeedForwardUpArgs& args) {
   const char* op = "feed_forward_up";
@@ -118,7 +107,12 @@ void CudaOps::do_feed_forward_up(const FeedForwardUpArgs& args) {
                               apart ? args.sums : args.out, args.row_count, sm_count_);
   up.gated = fused;
   gemm(up);
-  if (apart) gate(args.sums, args.activation, args.out, args.row_count);
+  if (apart)
+    do_activate({.x = args.sums,
+                 .activation = args.activation,
+                 .gated = true,
+                 .out = args.out,
+                 .row_count = args.row_count});
 }
 
 void CudaOps::do_feed_forward(const FeedForwardArgs& args) {
@@ -143,7 +137,11 @@ void CudaOps::do_feed_forward(const FeedForwardArgs& args) {
     auto* end = static_cast<unsigned char*>(args.workspace) +
                 static_cast<size_t>(intermediate.size()) * size_of(dtype);
     const TensorView gated(end, dtype, rows, args.down.in_features);
-    gate(intermediate, args.activation, gated, args.row_count);
+    do_activate({.x = intermediate,
+                 .activation = args.activation,
+                 .gated = true,
+                 .out = gated,
+                 .row_count = args.row_count});
     intermediate = gated;
   }
   intermediate = in_order(op, intermediate, args.down, ordered, args.row_count);
@@ -242,15 +240,7 @@ TensorView CudaOps::in_order(const char* op, const TensorView& x, const LinearWe
   check_compute(op, x.dtype);
   const TensorView ordered(workspace, x.dtype, x.rows(), weight.in_features);
   check_vectors(op, "x in the order of the weight", ordered);
-  OrderColumnsParams params;
-  params.x = x.data;
-  params.x_stride = x.row_stride;
-  params.order = weight.input_order;
-  params.out = workspace;
-  params.rows = x.rows();
-  params.columns = weight.in_features;
-  params.row_count = row_count;
-  launch_order_columns(params, stream_);
+  launch_order_columns(x, weight.input_order, ordered, row_count, stream_);
   return ordered;
 }
 
@@ -258,29 +248,6 @@ LinearArgs CudaOps::in_order(const char* op, const LinearArgs& args) {
   LinearArgs result = args;
   result.x = in_order(op, args.x, args.weight, args.workspace, args.row_count);
   return result;
-}
-
-void CudaOps::gate(const TensorView& x, Activation activation, const TensorView& out,
-                   const int32_t* row_count) {
-  GateParams params;
-  params.x = x.data;
-  params.out = out.data;
-  params.rows = x.rows();
-  params.columns = out.columns();
-  params.row_count = row_count;
-  params.dtype = x.dtype;
-  params.activation = activation;
-  launch_gate(params, stream_);
-}
-
-void CudaOps::add_lora(const char* op, const LoraArgs& args, const LoraRotation& rotation) {
-  check_compute(op, args.x.dtype);
-  for (auto [name, view] :
-       {std::pair{"x", &args.x}, {"a", &args.layer.a}, {"b", &args.layer.b}, {"out", &args.out}}) {
-    check_vectors(op, name, *view);
-  }
-  const DeviceGuard guard(device_);
-  launch_add_lora(args, rotation, stream_);
 }
 
 }  // namespace packhorse::cuda

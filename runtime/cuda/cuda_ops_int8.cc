@@ -67,17 +67,8 @@ void CudaOps::product_int8(const char* op, const TensorView& x, const LinearWeig
   check_vectors(op, "out", out);
   if (workspace == nullptr) throw InvalidArgument(concat(op, ": workspace is missing"));
   const QuantizedRows quantized(workspace, x.rows(), x.columns());
-  QuantizeRowsParams rows;
-  rows.x = x.data;
-  rows.x_stride = x.row_stride;
-  rows.rows = x.rows();
-  rows.columns = x.columns();
-  rows.row_count = row_count;
-  rows.values = quantized.values;
-  rows.scales = quantized.scales();
-  rows.offsets = quantized.offsets();
-  rows.dtype = x.dtype;
-  launch_quantize_rows(rows, stream_);
+  launch_quantize_rows(x, {quantized.values, quantized.scales(), quantized.offsets()}, row_count,
+                       stream_);
 
   GemmInt8Params params;
   params.a = quantized.values;
@@ -115,7 +106,11 @@ void CudaOps::feed_forward_int8(const FeedForwardArgs& args) {
   if (args.gated) {
     const TensorView gated(workspace + layout.gated, args.x.dtype, layout.rows,
                            args.down.in_features);
-    gate(inner, args.activation, gated, args.row_count);
+    do_activate({.x = inner,
+                 .activation = args.activation,
+                 .gated = true,
+                 .out = gated,
+                 .row_count = args.row_count});
     inner = gated;
   }
   product_int8(op, inner, args.down, Activation::kNone, args.residual, args.out, args.row_count,

@@ -211,28 +211,4 @@ PagedAttentionParams paged_attention_params(const AttentionArgs& args, int sm_co
   return params;
 }
 
-NormParams norm_params(const NormArgs& args) {
-  const char* op = "norm";
-  check_compute(op, args.x.dtype);
-  check_vectors(op, "x", args.x);
-  check_vectors(op, "residual", args.residual);
-  check_vectors(op, "added", args.added);
-  check_vectors(op, "out", args.out);
-  NormParams params;
-  params.x = args.x.data;
-  params.x_stride = args.x.row_stride;
-  params.residual = args.residual.data;
-  params.residual_stride = args.residual.row_stride;
-  params.added = args.added.data;
-  params.added_stride = args.added.row_stride;
-  params.out = args.out.data;
-  params.out_stride = args.out.row_stride;
-  params.weight = args.norm;
-  params.rows = to_int32(op, "rows", args.x.rows());
-  params.columns = args.x.columns();
-  params.row_count = args.row_count;
-  params.dtype = args.x.dtype;
-  return params;
-}
-
 }  // namespace packhorse::cuda

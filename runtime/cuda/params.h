@@ -9,7 +9,6 @@
 #include "cuda/attention/attention.h"
 #include "cuda/attention/paged/paged.h"
 #include "cuda/gemm/gemm.h"
-#include "cuda/rowwise/norm.h"
 #include "ops/args/attention.h"
 #include "ops/args/rowwise.h"
 
@@ -40,6 +39,5 @@ AttentionParams attention_params(const AttentionArgs& args, int sm_count);
 void check_append_kv_cache(const AppendKvCacheArgs& args);
 /// Without a workspace.
 PagedAttentionParams paged_attention_params(const AttentionArgs& args, int sm_count);
-NormParams norm_params(const NormArgs& args);
 
 }  // namespace packhorse::cuda

@@ -1,5 +1,6 @@
 // The operators that a backend computes. Together with device_context.h and linear_packer.h this is
-// the only boundary between models and backends.
+// the only boundary between models and backends. args/ has the arguments, and ops_*.cc the checks
+// of them, a file for each family of operators.
 //
 // The public methods check shapes, dtypes and alignment once for every backend; the private do_*
 // methods compute. The operators of a CUDA backend are asynchronous on its stream; those of the CPU
@@ -93,8 +94,6 @@ class PACKHORSE_API Ops {
   void pool(const PoolArgs& args);
   void sparse_pool(const SparsePoolArgs& args);
   void cast(const CastArgs& args);
-  void gather_rows(const GatherRowsArgs& args);
-  void clear_empty(const ClearEmptyArgs& args);
   void sample(const SampleArgs& args);
   void count_tokens(const CountTokensArgs& args);
   void begin_step(const BeginStepArgs& args);
@@ -128,8 +127,6 @@ class PACKHORSE_API Ops {
   virtual void do_pool(const PoolArgs& args) = 0;
   virtual void do_sparse_pool(const SparsePoolArgs& args) = 0;
   virtual void do_cast(const CastArgs& args) = 0;
-  virtual void do_gather_rows(const GatherRowsArgs& args) = 0;
-  virtual void do_clear_empty(const ClearEmptyArgs& args) = 0;
   virtual void do_sample(const SampleArgs& args) = 0;
   virtual void do_count_tokens(const CountTokensArgs& args) = 0;
   virtual void do_begin_step(const BeginStepArgs& args) = 0;

@@ -36,16 +36,4 @@ void Ops::add_lora(const LoraArgs& args) {
   if (args.x.rows() > 0) do_add_lora(args);
 }
 
-void Ops::activate(const ActivateArgs& args) {
-  const char* op = "activate";
-  check_compute_dtype(op, "x", args.x);
-  check_contiguous(op, "x", args.x);
-  check_contiguous(op, "out", args.out);
-  check_matrix(op, "x", args.x, args.out.rows(), args.out.columns() * (args.gated ? 2 : 1));
-  check_dtype_is(op, "out", args.out, args.x.dtype);
-  if (args.x.rows() == 0) return;
-  if (args.slots == nullptr || args.ranks == nullptr) fail(op, "slots or ranks are missing");
-  do_activate(args);
-}
-
 }  // namespace packhorse

@@ -9,7 +9,7 @@
 #include "cpu/gemm_int8.h"
 #include "cpu/kernels.h"
 #include "cpu/profile.h"
-#include "cpu/row_ops.h"
+#include "cpu/rowwise.h"
 
 namespace packhorse::cpu {
 namespace {

@@ -46,16 +46,4 @@ struct LoraArgs {
   float* workspace = nullptr;  // [rows, LoraLayer::workspace_columns()]
 };
 
-/// out = activation(x), or with `gated` activation(gate) * up of the blocks of kGateBlock columns
-/// that alternate in x; only of rows to which LoraArgs with these slots and ranks adds something.
-struct ActivateArgs {
-  TensorView x;  // [rows, columns of out], with `gated` twice as many
-  Activation activation = Activation::kGelu;
-  bool gated = false;
-  const int32_t* slots = nullptr;  // [rows]
-  const int32_t* ranks = nullptr;
-  TensorView out;
-  const int32_t* row_count = nullptr;
-};
-
 }  // namespace packhorse

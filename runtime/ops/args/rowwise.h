@@ -72,30 +72,33 @@ struct PoolArgs {
   int32_t skipped_id = -1;       // -1: none
 };
 
-/// out = x converted to the dtype of `out`. With `normalize`, each row is divided by its Euclidean
-/// norm, or by 1e-12 if the norm is smaller. Otherwise x is multiplied by `scale`, and with a
-/// `soft_cap` over 0 the product z becomes soft_cap * tanh(z / soft_cap). `out` may be the same
-/// memory as x.
+/// out[i] = x[rows[i]] converted to the dtype of `out`. With `normalize`, each row is divided by
+/// its Euclidean norm, or by 1e-12 if the norm is smaller. Otherwise x is multiplied by `scale`,
+/// and with a `soft_cap` over 0 the product z becomes soft_cap * tanh(z / soft_cap). Rows of `out`
+/// from *row_count on become zeros, and those of empty sequences. `out` may be the same memory as x
+/// if `rows` is null.
 struct CastArgs {
   TensorView x;
   TensorView out;
   bool normalize = false;
   float scale = 1;
   float soft_cap = 0;
+  const int32_t* rows = nullptr;        // [rows of out], each a row of x; null: 0, 1, ...
+  const int32_t* row_count = nullptr;   // [1] in device memory; null: all rows
+  const int32_t* cu_seqlens = nullptr;  // [rows of out + 1] where rows are of sequences, or null
 };
 
-/// out[i] = x[rows[i]] for i < *row_count; the other rows of `out` become zeros.
-struct GatherRowsArgs {
-  TensorView x;
-  const int32_t* rows = nullptr;       // [rows of out], each a row of x; null: 0, 1, ...
-  TensorView out;                      // dtype and columns of x; may be x if `rows` is null
-  const int32_t* row_count = nullptr;  // [1] in device memory; null: all rows
-};
-
-/// Sets out[b] to zeros for every sequence b that has no tokens.
-struct ClearEmptyArgs {
-  BatchView batch;
-  TensorView out;  // [B, columns]
+/// out = activation(x), or with `gated` activation(gate) * up of the blocks of kGateBlock columns
+/// that alternate in x. With `slots` the other rows of `out` stay as they are: those to which
+/// LoraArgs with these slots and ranks adds nothing.
+struct ActivateArgs {
+  TensorView x;  // [rows, columns of out], with `gated` twice as many; contiguous, as is `out`
+  Activation activation = Activation::kGelu;
+  bool gated = false;
+  const int32_t* slots = nullptr;  // [rows] or null
+  const int32_t* ranks = nullptr;
+  TensorView out;
+  const int32_t* row_count = nullptr;
 };
 
 }  // namespace packhorse
