@@ -9,12 +9,12 @@
 #include <string>
 #include <vector>
 
+#include "cuda/arg_checks.h"
 #include "cuda/attention/attention.h"
 #include "cuda/cuda_context.h"
 #include "cuda/device.h"
 #include "cuda/device_memory.h"
 #include "cuda/gemm/gemm.h"
-#include "cuda/params.h"
 #include "ops/ops.h"
 #include "packhorse/attention_algorithm.h"
 
@@ -96,16 +96,14 @@ class CudaOps final : public Ops {
   size_t int8_workspace(const FeedForwardArgs& args) const;
   void linear_int8(const LinearArgs& args);
   void feed_forward_int8(const FeedForwardArgs& args);
-  // out = residual + activation(x W^T + bias) of an int8 weight. `workspace`: int8_workspace bytes.
-  void product_int8(const char* op, const TensorView& x, const LinearWeight& weight,
-                    Activation activation, const TensorView& residual, const TensorView& out,
-                    const int32_t* row_count, void* workspace);
+  // linear_int8 with the norm left out. Its workspace is int8_workspace bytes.
+  void product_int8(const char* op, const LinearArgs& args);
   void add_lora(const char* op, const LoraArgs& args, const RopeArgs& heads);
   void norm(const NormArgs& args);
   // The norm of rows that a dense layer gave, in their place.
   void norm_in_place(const TensorView& rows, const NormWeight& weight, const Float8Rows& quantized,
                      const int32_t* row_count);
-  std::string explain_attention(AttentionAlgorithm algorithm, const AttentionParams& params) const;
+  std::string explain_attention(AttentionAlgorithm algorithm, const AttentionArgs& args) const;
 
   int device_;
   cudaStream_t stream_;

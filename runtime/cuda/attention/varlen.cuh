@@ -2,9 +2,11 @@
 // tile of its queries sees, and which tile a block works on next.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "core/math.h"
+#include "ops/args/attention.h"
 
 namespace packhorse::cuda {
 
@@ -20,6 +22,15 @@ struct Sequence {
 struct KeyWindow {
   int32_t left, right;
 };
+
+/// Returns the window of a mask in the form that kernels use: no limit is kUnlimitedWindow, and a
+/// causal mask is a window without keys to the right.
+inline KeyWindow key_window(const AttentionMask& mask) {
+  const auto side = [](int32_t limit) {
+    return limit < 0 ? kUnlimitedWindow : std::min(limit, kUnlimitedWindow);
+  };
+  return {side(mask.window_left), mask.causal ? 0 : side(mask.window_right)};
+}
 
 /// The unit of work of a block: rows [row, row + tile rows) of one head of one sequence.
 struct QueryTile {

@@ -134,12 +134,12 @@ class DecodeSchedule {
     /// Within the bound of the number of sequences, which is known without a look at memory.
     __device__ Sequence(const PagedKernelParams& params, int first) {
       const int b = first + static_cast<int>(threadIdx.x) % 32;
-      if (b >= params.args.num_sequences) return;
-      q_begin = params.args.cu_seqlens[b];
-      const int q_length = params.args.cu_seqlens[b + 1] - q_begin;
+      if (b >= params.args.queries.num_sequences) return;
+      q_begin = params.args.queries.cu_seqlens[b];
+      const int q_length = params.args.queries.cu_seqlens[b + 1] - q_begin;
       rows = q_length * params.group;
       slabs = ceil_div(rows, kRows);
-      kv_length = params.args.kv_lens[b];
+      kv_length = params.args.pages.kv_lens[b];
       chunks = ChunkRange(params.window, kv_length - q_length, kv_length, kKeys);
       entries = static_cast<int64_t>(chunks.count()) * q_length * params.args.num_heads;
     }

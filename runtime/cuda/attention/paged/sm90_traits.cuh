@@ -101,19 +101,21 @@ struct SlabItems {
 
   /// The slab of an item; false where there is none. Called by whole warps.
   __device__ bool find(int item, PagedSlab& slab) const {
-    const PagedAttentionParams& args = params.args;
-    const auto first_slot = [&](int b) { return args.cu_seqlens[b] / params.slab_tokens + b; };
+    const AttentionArgs& args = params.args;
+    const auto first_slot = [&](int b) {
+      return args.queries.cu_seqlens[b] / params.slab_tokens + b;
+    };
     const int sequences = params.sequences();
     if (sequences == 0) return false;
     // Rows near a sequence's end see the most keys: they come first, so that none of the long slabs
     // begins last.
     const int slot = params.slots - 1 - item / args.num_kv_heads;
     slab.sequence = warp_search(sequences, slot, first_slot);
-    slab.q_begin = args.cu_seqlens[slab.sequence];
-    const int q_length = args.cu_seqlens[slab.sequence + 1] - slab.q_begin;
+    slab.q_begin = args.queries.cu_seqlens[slab.sequence];
+    const int q_length = args.queries.cu_seqlens[slab.sequence + 1] - slab.q_begin;
     slab.rows = q_length * params.group;
     slab.row = (slot - first_slot(slab.sequence)) * params.slab_tokens * params.group;
-    slab.kv_length = args.kv_lens[slab.sequence];
+    slab.kv_length = args.pages.kv_lens[slab.sequence];
     slab.position = slab.kv_length - q_length;
     slab.kv_head = item % args.num_kv_heads;
     return slab.row >= 0 && slab.row < slab.rows;
