@@ -10,7 +10,7 @@
 namespace packhorse::cpu {
 namespace {
 
-static_assert(kPageKeys == kPageTokens && kChunkKeys == kChunkTokens);
+static_assert(kPageKeys == kPageTokens && kChunkKeys % kPageKeys == 0);
 
 constexpr int64_t kTasksPerThread = 4;
 /// Tiles that are divided into chunks, and chunks that are in work at a time, for each thread.
@@ -216,8 +216,8 @@ class PagedAttention {
     if (args_.term.kind == ScoreTermKind::kAlibi) tile.slopes = args_.term.slopes + head * group_;
     const int64_t lowest = tile.first_position + tile.first_row / group_;
     const int64_t highest = tile.first_position + (tile.first_row + tile.rows - 1) / group_;
-    task.begin = std::max<int64_t>(lowest - tile.left, 0) / kChunkTokens;
-    task.end = std::max(ceil_div(highest + 1, kChunkTokens), task.begin);
+    task.begin = std::max<int64_t>(lowest - tile.left, 0) / kChunkKeys;
+    task.end = std::max(ceil_div(highest + 1, kChunkKeys), task.begin);
     return task;
   }
 

@@ -5,7 +5,7 @@
 // key is read once for all of them. A row's bits depend on nothing but its own query, position and
 // keys:
 //
-// - Keys are taken in chunks of kChunkTokens from position 0 on. A chunk starts without any maximum
+// - Keys are taken in chunks of kChunkKeys from position 0 on. A chunk starts without any maximum
 //   or sum; merge_chunks puts the results of chunks together, in their order.
 // - In a chunk, keys are taken in tiles of kPageTokens. A tile renews the maximum, and its weights
 //   are summed in four chains, which are dealt by the key's place in its page.

@@ -1,4 +1,4 @@
-// What CUDA needs of arguments beyond what Ops has checked: 16-bit floats, rows of whole 16-byte
+// Checks of what CUDA needs beyond what Ops has checked: 16-bit floats, rows of whole 16-byte
 // vectors, and sizes of 32 bits. The functions throw InvalidArgument that names the operator, the
 // argument, what was found and what was expected.
 #pragma once

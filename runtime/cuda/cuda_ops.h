@@ -83,7 +83,7 @@ class CudaOps final : public Ops {
   void do_add_scaled(const AddScaledArgs& args) override;
 
   void gemm(const GemmParams& params);
-  // Whether the GEMM that computes heads can rotate them.
+  // True if the GEMM that computes heads can rotate them.
   bool rotates_in_gemm(const LinearArgs& args, const RopeArgs& heads) const;
   void feed_forward_float8(const FeedForwardArgs& args);
   // The bytes of a feed-forward block's workspace that hold what lies between its two layers.

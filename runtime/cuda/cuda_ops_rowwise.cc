@@ -54,6 +54,7 @@ bool CudaOps::quantizes_rows(int64_t columns) const {
 
 void CudaOps::norm(const NormArgs& args) {
   check_compute("norm", args.x.dtype);
+  to_int32("norm", "rows", args.x.rows());
   for (auto [name, view] : {std::pair{"x", &args.x},
                             {"residual", &args.residual},
                             {"added", &args.added},

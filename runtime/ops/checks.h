@@ -1,4 +1,4 @@
-// What the checks of several operators have in common. The message of a failed check names the
+// Checks that several operators have in common. The message of a failed check names the
 // operator `op`, the argument `name`, what was found and what was expected. All of them throw
 // InvalidArgument.
 #pragma once

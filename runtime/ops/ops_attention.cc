@@ -9,7 +9,7 @@
 namespace packhorse {
 namespace {
 
-// What attention over pages can be asked for.
+// Refuses what attention over pages does not compute.
 void check_paged_attention(const char* op, const AttentionArgs& args) {
   if (args.keys.num_tokens != 0) fail(op, "keys of their own beside pages, expected none");
   if (static_cast<bool>(args.k) != static_cast<bool>(args.v)) {

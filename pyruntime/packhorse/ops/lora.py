@@ -10,7 +10,7 @@ from packhorse.names import Dtype
 from packhorse.ops.call import FloatArray, as_float32, shared_operators
 from packhorse.packing import Int32Array, own_int32
 
-_PART_COLUMNS = 8  # kPartColumns of runtime/ops/lora_args.h
+_PART_COLUMNS = 8  # kPartColumns of runtime/ops/args/lora.h
 
 
 def add_lora(

@@ -27,7 +27,7 @@ bool attention_sm90_supported(const AttentionArgs& args);
 /// and all terms but disentangled ones.
 inline constexpr int kMostFloat8HeadDim = 64;
 
-/// What results in e4m3 are multiplied by, or 0 for results in the dtype of q.
+/// The factor of results in e4m3, or 0 for results in the dtype of q.
 inline float float8_factor(const AttentionArgs& args) {
   return args.out.dtype == DType::kFloat8 ? 1 / args.out_scale : 0;
 }

@@ -109,7 +109,7 @@ void launch_rows(const NormArgs& args, cudaStream_t stream) {
     launch_kernel(kernel, dim3(block_count(args.x.rows(), together)), kBlockThreads<kThreads>, 0,
                   stream, args);
   };
-  // As in norm.cu, what is chosen by the number of rows leaves the bits alone.
+  // The choice by the number of rows leaves the bits alone, as in norm.cu.
   if (args.x.size() <= kSkinnyElements) {
     start(norm_float8_kernel<T, kThreads, kVectors, 1, true>, 1);
   } else {

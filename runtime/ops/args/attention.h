@@ -96,7 +96,7 @@ struct AttentionArgs {
   void* workspace = nullptr;  // Ops::attention_workspace bytes
 };
 
-/// What attention over pages appends, where it is given k and v.
+/// The keys and values that attention over pages appends, where it is given k and v.
 inline AppendKvCacheArgs appended(const AttentionArgs& args) {
   return {args.k, args.v, args.pages, args.queries, args.num_kv_heads, args.head_dim};
 }

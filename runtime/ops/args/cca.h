@@ -7,8 +7,8 @@
 
 namespace packhorse {
 
-/// What sequences that go on need of their tokens before: the end of the latent stream, in the
-/// pages in which keys and values lie (kv_pages.h).
+/// The end of the latent stream, which sequences that go on need of their tokens before, in the
+/// pages in which keys and values lie (kv_cache.h).
 ///
 /// A page has `slots` rows. The row of position p of a sequence is row p % kPageTokens % slots of
 /// its page, and holds the latents of queries and keys, and those of values that the token after it

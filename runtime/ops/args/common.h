@@ -1,5 +1,5 @@
-// What the arguments of several families of operators have in common: the batch, and the weights of
-// dense layers and of norms.
+// Arguments that several families of operators have in common: the batch, and the weights of dense
+// layers and of norms.
 //
 // Each header beside this one has the arguments of one family, a struct for each operator that a
 // model asks of a backend. Ops checks their shapes and dtypes once, for every backend. In the

@@ -15,7 +15,8 @@ namespace packhorse {
 /// The number of columns that one entry of LoraLayer::parts is for.
 inline constexpr int64_t kPartColumns = 8;
 
-/// What the adapters in all slots add to one dense layer, of S slots, P parts and rank R at most.
+/// Weights of the adapters in all slots for one dense layer, of S slots, P parts and rank R at
+/// most.
 ///
 /// A layer that holds several layers of the source (queries, keys and values; gate and up) has so
 /// many parts. Each part has its own A, and each column takes the one of its part.

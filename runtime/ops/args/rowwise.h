@@ -54,9 +54,9 @@ struct NormArgs {
   Float8Rows quantized = {};
 };
 
-/// How the rows of a sequence become one row. kMeanSqrt divides their sum by the square root of the
-/// sequence's length. kWeightedMean is the mean in which row i of a sequence, counted from 0, has
-/// weight i + 1.
+/// Ways to make one row of the rows of a sequence. kMeanSqrt divides their sum by the square root
+/// of the sequence's length. kWeightedMean is the mean in which row i of a sequence, counted from
+/// 0, has weight i + 1.
 enum class Pooling : uint8_t { kCls, kMean, kMax, kLast, kMeanSqrt, kWeightedMean };
 
 /// out[b] is the pool over the rows of sequence b, divided by its Euclidean norm if `normalize` is

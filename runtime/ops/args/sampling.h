@@ -7,7 +7,8 @@
 
 namespace packhorse {
 
-/// How one row of logits becomes a token. Lies in the device's memory, one for each row.
+/// Settings by which one row of logits becomes a token. They lie in the device's memory, one for
+/// each row.
 ///
 /// In this order, as in transformers: the biases of a request are added; what a token counts by its
 /// past is taken off (repetition_penalty divides a positive logit and multiplies a negative one of
@@ -66,7 +67,7 @@ struct SampleArgs {
 inline constexpr int32_t kMostTopTokens = 128;
 inline constexpr int64_t kMostVocabSize = int64_t{1} << 19;
 
-/// What penalties count: in row `slots[i]` of `counts`, token ids[i] once more where it was
+/// Counts for penalties: in row `slots[i]` of `counts`, token ids[i] once more where it was
 /// generated; where it is of a prompt, that it was seen.
 struct CountTokensArgs {
   static constexpr int32_t kSeen = INT32_MIN;  // the sign bit; the others count

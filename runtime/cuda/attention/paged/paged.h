@@ -11,7 +11,7 @@
 
 namespace packhorse::cuda {
 
-/// What a launch is told of the device and gets of its context.
+/// Properties of the device, and memory of its context, that a launch uses.
 struct PagedLaunch {
   int32_t sm_count = 0;
   size_t most_shared_bytes = SIZE_MAX;  // that a block of the device may have
@@ -30,11 +30,11 @@ void prepare_attention_pages(size_t most_shared_bytes);
 size_t attention_pages_workspace(int64_t num_tokens, int64_t max_kv_len, int64_t num_heads,
                                  int64_t head_dim);
 
-/// Whether a launch writes new keys and values, args.k and args.v, to their pages itself. If not,
+/// True if a launch writes new keys and values, args.k and args.v, to their pages itself. If not,
 /// they must lie there, and args.k and args.v be empty.
 bool appends_to_pages(const AttentionArgs& args, const PagedLaunch& how);
 
-/// What AttentionArgs with pages says. The numbers of tokens, sequences and keys are bounds where
+/// Computes attention over pages. The numbers of tokens, sequences and keys are bounds where
 /// there are counts, so that one captured graph serves every step within them. Allocates nothing;
 /// asynchronous on `stream`, may be captured. Without a workspace long sequences are not split
 /// among blocks: slower, same bits. Throws RuntimeError.

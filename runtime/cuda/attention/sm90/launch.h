@@ -45,7 +45,7 @@ inline CUtensorMap ragged_tensor_map(const void* data, DType dtype, int64_t row_
   return map;
 }
 
-/// What a launch is told besides its arguments.
+/// Settings of a launch besides its arguments.
 struct AttentionLaunch {
   int32_t* next_tile = nullptr;  // as launch_attention_sm90 has it
   int sm_count = 0;
