@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -43,7 +43,14 @@ from packhorse.options import (
     refuse_cache_dtype,
     refuse_drafts,
 )
-from packhorse.packing import Int32Array, PackedTokens, TokenSequence, as_int32, pack
+from packhorse.packing import (
+    Int32Array,
+    PackedTokens,
+    TokenSequence,
+    as_int32,
+    batch_ranges,
+    pack,
+)
 from packhorse.pairs import as_scores, check_pair, check_scores, join_pairs
 from packhorse.progress_bar import shows_loading
 from packhorse.result import DeviceResult, FloatArray, RunResult
@@ -447,7 +454,13 @@ class Session(SessionProperties):
         if "predictions" in names:
             raise ValueError('run_many: "predictions" are of rows of one batch: use run')
         arrays = output_arrays(self._native, names, {}, int(offsets[-1]), len(rows))
-        for first, last in self._split(rows):
+        for i, row in enumerate(rows):
+            if row.size > self.max_tokens:
+                raise ValueError(
+                    f"sequences[{i}] has {row.size} tokens, max_tokens is {self.max_tokens}"
+                )
+        ends = offsets.tolist(), range(len(rows) + 1)
+        for first, last in batch_ranges(ends, (self.max_tokens, self.max_sequences)):
             tokens = slice(int(offsets[first]), int(offsets[last]))
             part = {
                 name: array[tokens if self._native.outputs[name][0] else slice(first, last)]
@@ -489,22 +502,6 @@ class Session(SessionProperties):
             f"{method}: this session gives hidden states and embeddings, and does not generate: "
             "load a causal language model, with kv_tokens over 0 where its files say otherwise"
         )
-
-    def _split(self, rows: Sequence[Int32Array]) -> Iterator[tuple[int, int]]:
-        """Yields ranges [first, last) of sequences that each fit the plan."""
-        for i, row in enumerate(rows):
-            if row.size > self.max_tokens:
-                raise ValueError(
-                    f"sequences[{i}] has {row.size} tokens, max_tokens is {self.max_tokens}"
-                )
-        first = tokens = 0
-        for i, row in enumerate(rows):
-            if tokens + row.size > self.max_tokens or i - first == self.max_sequences:
-                yield first, i
-                first, tokens = i, 0
-            tokens += row.size
-        if first < len(rows):
-            yield first, len(rows)
 
     def _run_into(
         self,

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate, chain
 from typing import NamedTuple
 
 import numpy as np
 
 from packhorse.names import OutputName
-from packhorse.packing import Int32Array, PackedTokens
+from packhorse.packing import Int32Array, PackedTokens, batch_ranges
 from packhorse.result import FloatArray, RunResult
 from packhorse.session import Session
 
@@ -106,7 +105,8 @@ class PartRunner:
         }
         most = self.limits[0] if max_tokens is None else min(max_tokens, self.limits[0])
         parts = []
-        for first, last in _split(ends, (most, *self.limits[1:])):
+        # What exceeds a batch by itself the session refuses.
+        for first, last in batch_ranges(ends, (most, *self.limits[1:])):
             size = ends[0][last] - ends[0][first], last - first, ends[2][last] - ends[2][first]
             out: dict[str, FloatArray] = {
                 name: array[ends[columns[name]][first] : ends[columns[name]][last]]
@@ -173,19 +173,6 @@ def _joined(rows: Sequence[Int32Array]) -> Int32Array:
     if len(rows) == 1 and rows[0].flags.c_contiguous:
         return rows[0]
     return np.concatenate(rows) if rows else np.empty(0, np.int32)
-
-
-def _split(ends: Sequence[Sequence[int]], limits: Size) -> Iterator[tuple[int, int]]:
-    """Ranges [first, last) of sequences that are each within the limits."""
-    first, count = 0, len(ends[1]) - 1
-    while first < count:
-        last = min(
-            bisect_right(of_kind, of_kind[first] + limit) - 1
-            for of_kind, limit in zip(ends, limits, strict=True)
-        )
-        last = max(last, first + 1)  # what exceeds a batch by itself the session refuses
-        yield first, last
-        first = last
 
 
 def _rows(requests: Sequence[Request]) -> Int32Array | None:

@@ -1,4 +1,4 @@
-// Operators on rows, each of a token or a sequence.
+// Checks of the operators that treat each row, or each sequence, by itself.
 #include <utility>
 
 #include "core/format.h"
@@ -77,6 +77,17 @@ void Ops::norm(const NormArgs& args) {
   if (args.x.rows() > 0) do_norm(args);
 }
 
+void Ops::activate(const ActivateArgs& args) {
+  const char* op = "activate";
+  check_compute_dtype(op, "x", args.x);
+  check_contiguous(op, "x", args.x);
+  check_contiguous(op, "out", args.out);
+  check_matrix(op, "x", args.x, args.out.rows(), args.out.columns() * (args.gated ? 2 : 1));
+  check_dtype_is(op, "out", args.out, args.x.dtype);
+  if ((args.slots == nullptr) != (args.ranks == nullptr)) fail(op, "slots or ranks are missing");
+  if (args.x.rows() > 0) do_activate(args);
+}
+
 void Ops::pool(const PoolArgs& args) {
   const char* op = "pool";
   check_compute_dtype(op, "x", args.x);
@@ -92,51 +103,14 @@ void Ops::cast(const CastArgs& args) {
   const char* op = "cast";
   check_compute_dtype(op, "x", args.x);
   check_compute_dtype(op, "out", args.out);
-  check_matrix(op, "out", args.out, args.x.rows(), args.x.columns());
+  check_matrix(op, "out", args.out, args.rows == nullptr ? args.x.rows() : args.out.rows(),
+               args.x.columns());
   if (args.normalize && (args.scale != 1 || args.soft_cap != 0)) {
     fail(op, "rows that are normalised have neither scale nor soft_cap");
   }
   if (!(args.soft_cap >= 0))
     fail(op, concat("soft_cap is ", args.soft_cap, ", expected 0 or more"));
-  if (args.x.rows() > 0) do_cast(args);
-}
-
-void Ops::gather_rows(const GatherRowsArgs& args) {
-  const char* op = "gather_rows";
-  check_compute_dtype(op, "x", args.x);
-  check_contiguous(op, "x", args.x);
-  check_contiguous(op, "out", args.out);
-  check_matrix(op, "out", args.out, args.rows == nullptr ? args.x.rows() : args.out.rows(),
-               args.x.columns());
-  check_dtype_is(op, "out", args.out, args.x.dtype);
-  if (args.out.size() > 0) do_gather_rows(args);
-}
-
-void Ops::clear_empty(const ClearEmptyArgs& args) {
-  const char* op = "clear_empty";
-  check_matrix(op, "out", args.out, args.batch.num_sequences, args.out.columns());
-  check_contiguous(op, "out", args.out);
-  check_batch(op, "batch", args.batch, args.batch.num_tokens);
-  if (args.out.size() > 0) do_clear_empty(args);
-}
-
-void Ops::activate(const ActivateArgs& args) {
-  const char* op = "activate";
-  check_compute_dtype(op, "x", args.x);
-  check_contiguous(op, "x", args.x);
-  check_contiguous(op, "out", args.out);
-  check_matrix(op, "x", args.x, args.out.rows(), args.out.columns() * (args.gated ? 2 : 1));
-  check_dtype_is(op, "out", args.out, args.x.dtype);
-  if (args.x.rows() == 0) return;
-  if (args.slots == nullptr || args.ranks == nullptr) fail(op, "slots or ranks are missing");
-  do_activate(args);
-}
-
-void Ops::add_scaled(const AddScaledArgs& args) {
-  const char* op = "add_scaled";
-  check_compute_dtype(op, "x", args.x);
-  check_result(op, args.residual, args.out, args.x.rows(), args.x.columns(), args.x.dtype);
-  if (args.x.rows() > 0) do_add_scaled(args);
+  if (args.out.rows() > 0) do_cast(args);
 }
 
 }  // namespace packhorse

@@ -152,39 +152,37 @@ TEST(cpu_cast_rounds_to_nearest_even) {
   CHECK(back.values()[2] == 1.0f && back.values()[3] == 1.015625f);
 }
 
-TEST(cpu_gathers_rows) {
+TEST(cpu_cast_gathers_rows) {
   const auto ops = make(2);
   for (DType dtype : dtypes()) {
     Matrix x = Matrix::random(50, 24, dtype, 98);
     const std::vector<int32_t> rows = {0, 3, 3, 49, 7};
     const int32_t count = 4;
     Matrix out = Matrix::random(5, 24, dtype, 99);
-    ops->gather_rows({.x = x.view(), .rows = rows.data(), .out = out.view(), .row_count = &count});
+    ops->cast({.x = x.view(), .out = out.view(), .rows = rows.data(), .row_count = &count});
     for (int64_t i = 0; i < count; ++i) CHECK(out.same_rows(i, x, rows[size_t(i)], 1));
     for (float value : columns_of(out, count, 1, 0, 24)) CHECK(value == 0);
     // In place, rows from the count on become zeros.
     const Matrix before = x;
-    ops->gather_rows({.x = x.view(), .out = x.view(), .row_count = &count});
+    ops->cast({.x = x.view(), .out = x.view(), .row_count = &count});
     CHECK(x.same_rows(0, before, 0, count));
     for (float value : columns_of(x, count, 46, 0, 24)) CHECK(value == 0);
     Matrix narrow(5, 20, dtype);
-    CHECK_THROWS_WITH(ops->gather_rows({.x = x.view(), .rows = rows.data(), .out = narrow.view()}),
-                      "gather_rows: out is");
+    CHECK_THROWS_WITH(ops->cast({.x = x.view(), .out = narrow.view(), .rows = rows.data()}),
+                      "cast: out is");
   }
 }
 
-TEST(cpu_clears_rows_of_empty_sequences) {
+TEST(cpu_cast_clears_rows_of_empty_sequences) {
   const auto ops = make(2);
   const std::vector<int32_t> cu_seqlens = {0, 0, 3, 3, 3, 5};
   Matrix out = Matrix::random(5, 33, DType::kFloat32, 97);
   const Matrix before = out;
-  ops->clear_empty({.batch = batch_of(cu_seqlens), .out = out.view()});
+  ops->cast({.x = out.view(), .out = out.view(), .cu_seqlens = cu_seqlens.data()});
   for (int64_t b : {1, 4}) CHECK(out.same_rows(b, before, b, 1));
   for (int64_t b : {0, 2, 3}) {
     for (float value : columns_of(out, b, 1, 0, 33)) CHECK(value == 0);
   }
-  CHECK_THROWS_WITH(ops->clear_empty({.batch = batch_of({0, 5}), .out = out.view()}),
-                    "clear_empty: out is");
 }
 
 }  // namespace

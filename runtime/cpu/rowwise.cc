@@ -1,33 +1,14 @@
-#include "cpu/row_ops.h"
+#include "cpu/rowwise.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstring>
 
 #include "core/float_convert.h"
-#include "core/format.h"
 #include "cpu/gemm_groupwise.h"
-#include "cpu/profile.h"
-#include "packhorse/error.h"
 
 namespace packhorse::cpu {
 namespace {
-
-// The number of rows in a task: enough to be worth claiming, few enough to spread over threads.
-constexpr int64_t kTaskRows = 32;
-
-// A spec allows no larger head.
-constexpr int32_t kMostHeadDim = 4096;
-
-// Calls body(first, end) for slices of [0, rows), in parallel.
-template <class Body>
-void for_rows(int64_t rows, ThreadPool& pool, Body body, CpuPart part = CpuPart::kOther) {
-  pool.parallel_for((rows + kTaskRows - 1) / kTaskRows, [&](int64_t task, int) {
-    const CpuTimer timer(part);
-    body(task * kTaskRows, std::min(rows, (task + 1) * kTaskRows));
-  });
-}
 
 // Makes the task for `rows` rows from `first_row` on. The caller fills in x.
 NormRows norm_task(const TensorView& residual, const NormWeight& norm, const TensorView& out,
@@ -131,107 +112,16 @@ void embed(const EmbedArgs& args, const Kernels& kernels, ThreadPool& pool) {
 }
 
 void unfold(const UnfoldArgs& args, ThreadPool& pool) {
-  const int32_t* cu_seqlens = args.batch.cu_seqlens;
   const size_t bytes = static_cast<size_t>(args.x.columns()) * size_of(args.x.dtype);
-  for_rows(args.batch.num_tokens, pool, [&](int64_t first, int64_t end) {
-    const int32_t* next =
-        std::upper_bound(cu_seqlens, cu_seqlens + args.batch.num_sequences + 1, first);
-    for (int64_t token = first; token < end; ++token) {
-      while (*next <= token) ++next;
-      char* out = row_at(args.out, token);
-      for (int64_t from = token - args.width / 2; from <= token + args.width / 2; ++from) {
-        if (from >= next[-1] && from < *next) {
-          std::memcpy(out, row_at(args.x, from), bytes);
-        } else {
-          std::memset(out, 0, bytes);
-        }
-        out += bytes;
+  for_tokens(args.batch, pool, [&](int64_t token, const int32_t* sequence) {
+    char* out = row_at(args.out, token);
+    for (int64_t from = token - args.width / 2; from <= token + args.width / 2; ++from) {
+      if (from >= sequence[0] && from < sequence[1]) {
+        std::memcpy(out, row_at(args.x, from), bytes);
+      } else {
+        std::memset(out, 0, bytes);
       }
-    }
-  });
-}
-
-void rotation(const RotationArgs& args, ThreadPool& pool) {
-  const int32_t* cu_seqlens = args.batch.cu_seqlens;
-  const int64_t pairs = args.out.columns() / 2;
-  for_rows(args.batch.num_tokens, pool, [&](int64_t first, int64_t end) {
-    const int32_t* next =
-        std::upper_bound(cu_seqlens, cu_seqlens + args.batch.num_sequences + 1, first);
-    for (int64_t token = first; token < end; ++token) {
-      while (*next <= token) ++next;
-      const int64_t position =
-          args.position_ids != nullptr ? args.position_ids[token] : token - next[-1];
-      auto* out = reinterpret_cast<float*>(row_at(args.out, token));
-      for (int64_t j = 0; j < pairs; ++j) {
-        const float angle = static_cast<float>(position) * args.frequencies[j];
-        out[j] = std::cos(angle);
-        out[pairs + j] = std::sin(angle);
-      }
-    }
-  });
-}
-
-void rope(const RopeArgs& args, const Kernels& kernels, ThreadPool& pool) {
-  if (args.head_dim > kMostHeadDim) {
-    throw InvalidArgument(
-        concat("rope: head_dim is ", args.head_dim, ", expected at most ", kMostHeadDim));
-  }
-  const auto kernel = kernels.rotate_row[index_of(args.q.dtype)];
-  for_rows(args.q.rows(), pool, [&](int64_t first, int64_t end) {
-    std::array<float, kMostHeadDim> scratch;
-    RotateRow task;
-    task.head_dim = args.head_dim;
-    task.model_dim = args.model_dim;
-    task.scratch = scratch.data();
-    for (int64_t token = first; token < end; ++token) {
-      if (args.rotation) {
-        const auto* row = reinterpret_cast<const float*>(row_at(args.rotation, token));
-        task.pairs = static_cast<int>(args.rotation.columns() / 2);
-        task.cosines = row;
-        task.sines = row + task.pairs;
-      }
-      task.x = row_at(args.q, token);
-      task.heads = args.num_heads;
-      task.norm = params_of(args.q_norm);
-      kernel(task);
-      task.x = row_at(args.k, token);
-      task.heads = args.num_kv_heads;
-      task.norm = params_of(args.k_norm);
-      kernel(task);
-    }
-  });
-}
-
-void append_kv_cache(const AppendKvCacheArgs& args, const Kernels& kernels, ThreadPool& pool) {
-  const int dtype = index_of(args.k.dtype);
-  const bool float8 = args.pages.keys.dtype == DType::kFloat8;
-  const auto cast = kernels.cast[dtype][index_of(args.pages.keys.dtype)];
-  const auto append = [&](void* from, const TensorView& to, const TensorView& scales, int64_t row) {
-    if (!float8) return cast({from, row_at(to, row), args.head_dim});
-    kernels.quantize_head[dtype]({.x = from,
-                                  .out = reinterpret_cast<uint8_t*>(row_at(to, row)),
-                                  .scale = scales.as<float>() + row,
-                                  .head_dim = args.head_dim});
-  };
-  const int32_t* cu_seqlens = args.batch.cu_seqlens;
-  const size_t element = size_of(args.k.dtype);
-  for_rows(args.batch.num_tokens, pool, [&](int64_t first, int64_t end) {
-    const int32_t* next =
-        std::upper_bound(cu_seqlens, cu_seqlens + args.batch.num_sequences + 1, first);
-    for (int64_t token = first; token < end; ++token) {
-      while (*next <= token) ++next;
-      const int64_t sequence = next - cu_seqlens - 1;
-      const int64_t position = args.pages.kv_lens[sequence] - (*next - token);
-      if (position < 0) continue;
-      const int64_t page =
-          args.pages.table[sequence * args.pages.table_stride + position / kPageTokens];
-      for (int64_t head = 0; head < args.num_kv_heads; ++head) {
-        const int64_t row =
-            (page * args.num_kv_heads + head) * kPageTokens + position % kPageTokens;
-        const size_t column = static_cast<size_t>(head * args.head_dim) * element;
-        append(row_at(args.k, token) + column, args.pages.keys, args.pages.key_scales, row);
-        append(row_at(args.v, token) + column, args.pages.values, args.pages.value_scales, row);
-      }
+      out += bytes;
     }
   });
 }
@@ -308,46 +198,51 @@ void pool_sequences(const PoolArgs& args, const Kernels& kernels, ThreadPool& po
 void cast(const CastArgs& args, const Kernels& kernels, ThreadPool& pool) {
   const int from = index_of(args.x.dtype);
   const int to = index_of(args.out.dtype);
-  for_rows(args.x.rows(), pool, [&](int64_t first, int64_t end) {
-    for (int64_t row = first; row < end; ++row) {
-      if (args.normalize) {  // pooling a sequence of one row normalises it
-        PoolRows task;
-        task.x = row_at(args.x, row);
-        task.out = row_at(args.out, row);
-        task.rows = 1;
-        task.columns = args.x.columns();
-        task.normalize = true;
-        kernels.pool_rows[from][to](task);
-        continue;
-      }
-      kernels.cast[from][to]({row_at(args.x, row), row_at(args.out, row), args.x.columns(),
-                              args.scale, args.soft_cap});
-    }
-  });
-}
-
-void gather_rows(const GatherRowsArgs& args, ThreadPool& pool) {
-  const size_t bytes = static_cast<size_t>(args.x.columns()) * size_of(args.x.dtype);
+  const int64_t columns = args.out.columns();
   const int64_t count = args.row_count != nullptr ? *args.row_count : args.out.rows();
+  const int32_t* const offsets = args.cu_seqlens;
   for_rows(args.out.rows(), pool, [&](int64_t first, int64_t end) {
     for (int64_t row = first; row < end; ++row) {
-      char* out = row_at(args.out, row);
-      const char* from = row_at(args.x, args.rows != nullptr ? args.rows[row] : row);
-      if (row >= count) {
-        std::memset(out, 0, bytes);
-      } else if (out != from) {
-        std::memcpy(out, from, bytes);
+      char* const out = row_at(args.out, row);
+      if (row >= count || (offsets != nullptr && offsets[row] == offsets[row + 1])) {
+        std::memset(out, 0, static_cast<size_t>(columns) * size_of(args.out.dtype));
+        continue;
+      }
+      char* const x = row_at(args.x, args.rows != nullptr ? args.rows[row] : row);
+      if (args.normalize) {  // pooling a sequence of one row normalises it
+        PoolRows task;
+        task.x = x;
+        task.out = out;
+        task.rows = 1;
+        task.columns = columns;
+        task.normalize = true;
+        kernels.pool_rows[from][to](task);
+      } else if (x != out || from != to || args.scale != 1 || args.soft_cap != 0) {
+        kernels.cast[from][to]({x, out, columns, args.scale, args.soft_cap});
       }
     }
   });
 }
 
-void clear_empty(const ClearEmptyArgs& args) {
-  const size_t bytes = static_cast<size_t>(args.out.columns()) * size_of(args.out.dtype);
-  for (int64_t b = 0; b < args.batch.num_sequences; ++b) {
-    if (args.batch.cu_seqlens[b] != args.batch.cu_seqlens[b + 1]) continue;
-    std::memset(row_at(args.out, b), 0, bytes);
-  }
+void activate(const ActivateArgs& args, const Kernels& kernels, ThreadPool& pool) {
+  const int dtype = index_of(args.x.dtype);
+  pool.parallel_for(args.x.rows(), [&](int64_t row, int) {
+    if (args.slots != nullptr) {
+      const int32_t slot = args.slots[row];
+      if (slot < 0 || args.ranks[slot] == 0) return;
+    }
+    const CpuTimer timer(CpuPart::kOther);
+    char* const x = row_at(args.x, row);
+    char* const out = row_at(args.out, row);
+    if (!args.gated) {
+      return kernels.activate[dtype]({x, out, args.out.columns(), args.activation});
+    }
+    kernels.gate_rows[dtype]({.x = x,
+                              .out = out,
+                              .rows = 1,
+                              .columns = args.out.columns(),
+                              .activation = args.activation});
+  });
 }
 
 }  // namespace packhorse::cpu
