@@ -137,6 +137,11 @@ class ModelFiles:
     opened: GgufFile | None = None  # Checkpoint.opened
     table_dtype: str | None = None  # Checkpoint.table_dtype
 
+    @property
+    def weights(self) -> tuple[list[Path], dict[str, str], dict[str, Tensor] | None]:
+        """(files, names of tensors in them, tensors), as a session of the runtime takes them."""
+        return self.safetensors, self.names if self.tensors is None else {}, self.tensors
+
     def in_dtype(self, dtype: str) -> ModelFiles:
         """What a session of this dtype loads from: with "stored", weights that are quantised in
         groups are handed over as they are, and with "float8" those in e4m3 (docs/weights.md)."""

@@ -14,9 +14,10 @@ from packhorse_weights import inspect_checkpoint
 
 from packhorse import TextModel
 from packhorse.cli.lines import open_lines
-from packhorse.cli.options import Reading, split_options
+from packhorse.cli.options import Reading
 from packhorse.cli.writers import note_truncated
 from packhorse.heads import methods_for, require_head
+from packhorse.load_options import TextLoadOptions
 from packhorse.result import FloatArray
 
 Fields = Mapping[str, Any]
@@ -34,7 +35,7 @@ class FileRun:
 
     def require(self, method: str) -> None:
         """Raises ValueError, before anything is loaded, if the model has no head for a method."""
-        read, _ = split_options(self.load)
+        read = TextLoadOptions(**self.load).reading()
         require_head(inspect_checkpoint(self.model, **read).spec, method)
 
     def print_results(
