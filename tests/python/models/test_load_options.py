@@ -73,7 +73,7 @@ def test_docstrings_say_every_option() -> None:
 
 
 def test_the_page_has_the_table() -> None:
-    tool = Path(__file__).parents[2] / "tools" / "load_options.py"
+    tool = Path(__file__).parents[3] / "tools" / "load_options.py"
     subprocess.run([sys.executable, tool], check=True)
 
 
