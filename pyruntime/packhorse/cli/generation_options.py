@@ -89,6 +89,14 @@ class Generating:
             help="The output matches this regular expression as a whole.",
         ),
     ] = None
+    grammar: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            rich_help_panel=_FORM,
+            help="The output follows this grammar: llama.cpp's GBNF, or Lark.",
+        ),
+    ] = None
     choice: Annotated[
         list[str] | None,
         typer.Option(
@@ -103,7 +111,10 @@ class Generating:
             "choices": self.choice or None,
             "stop": self.stop or None,
             "bad_words": self.bad_words or None,
-            "schema": None if self.schema is None else self.schema.read_text("utf-8"),
+            **{
+                name: None if file is None else file.read_text("utf-8")
+                for name, file in (("schema", self.schema), ("grammar", self.grammar))
+            },
             "ignore_eos": self.ignore_eos or None,
         }
         del given["choice"]

@@ -49,6 +49,13 @@ Stride = Annotated[
         min=0, metavar="N", help="Tokens that neighbouring windows over a long line share."
     ),
 ]
+Activation = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Of logits, in place of the checkpoint's: sigmoid, softmax (of labels), or none.",
+    ),
+]
 TopK = Annotated[
     int, typer.Option(min=1, metavar="N", help="How many results for each, best first.")
 ]

@@ -10,6 +10,7 @@ import typer
 
 from packhorse.cli.cluster import Cluster, embed_folders
 from packhorse.cli.options import (
+    Activation,
     Errors,
     File,
     Load,
@@ -137,12 +138,14 @@ def score(
             metavar="TEXT", help="What makes a line a good answer, for generative rerankers."
         ),
     ] = None,
+    activation: Activation = None,
 ) -> None:
     """Score how well each line of a text answers a query, with a reranker."""
     from packhorse.cli import results
 
     job = results.FileRun(model, file, reading, load)
-    find = partial(results.scores, query=query, instruction=instruction)
+    options = {"instruction": instruction, "activation": activation}
+    find = partial(results.scores, query=query, options=options)
     job.print_results("scoring", find, best=top_k)
 
 
@@ -169,12 +172,15 @@ def classify(
         ),
     ] = None,
     stride: Stride = None,
+    activation: Activation = None,
 ) -> None:
     """Label each line of a text, or find the entities in it, whichever the model does."""
     from packhorse.cli import results
 
     job = results.FileRun(model, file, reading, load)
-    find = partial(results.labels, top_k=top_k, pairs=pairs, strategy=strategy, stride=stride)
+    of_texts = {"top_k": top_k, "activation": activation}
+    of_tokens = {"strategy": strategy, "stride": stride}
+    find = partial(results.labels, pairs=pairs, of_texts=of_texts, of_tokens=of_tokens)
     job.print_results("classifying", find)
 
 
