@@ -49,6 +49,7 @@ class SessionCall(TypedDict, total=False):
     pooling: Pooling | Sequence[Pooling] | None
     normalize: bool | None
     revision: str | None
+    max_seqlen: int | None
     max_queue: int
     prefix_cache: bool
     max_adapters: int
@@ -217,6 +218,16 @@ class LoadOptions:
         "Branch, tag or commit, for a model given by its name on the hub.",
         group=MACHINE,
         metavar="NAME",
+        reads=True,
+    )
+    max_seqlen: int | None = count(
+        None,
+        "tokens",
+        "length of the longest sequence that the session takes, prompt and output of one that "
+        "generates together; None: what the model takes, which is the most that may be asked for",
+        "Longest text that the session takes, prompt and output together; by default the model's "
+        "own limit.",
+        group=MACHINE,
         reads=True,
     )
     kv_tokens: int | None = count(

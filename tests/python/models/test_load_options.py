@@ -133,3 +133,29 @@ def test_inspect_plans_what_is_asked_for(cli: Cli) -> None:
     assert failed(cli("inspect", BERT, "--draft", "ngram"), "drafts are of models that generate")
     plan = packhorse.plan_memory(LLAMA, draft=LLAMA)
     assert f"{plan.total_bytes / 2**20:.1f} MiB" in drafted
+
+
+def test_shorter_sequences(cli: Cli, minilm: Path) -> None:
+    """A session of a lower limit computes the same, plans less, and refuses what is longer."""
+    row = [5, 6, 7, 8]
+    with Session.load(BERT, threads=1) as all_of_it:
+        expected = all_of_it.run([row]).hidden
+    with Session.load(BERT, threads=1, max_seqlen=4) as session:
+        assert session.max_seqlen == 4
+        assert session.run([row]).hidden.tobytes() == expected.tobytes()
+        with pytest.raises(ValueError, match="5"):
+            session.run([[*row, 9]])
+    with packhorse.GenerationSession.load(LLAMA, threads=1, max_seqlen=16) as generator:
+        assert generator.max_context == 16
+        assert generator.memory_plan == plan_memory(LLAMA, threads=1, max_seqlen=16)
+        assert generator.memory_plan.total_bytes < plan_memory(LLAMA, threads=1).total_bytes
+        assert len(generator.generate([[1] * 10])[0].ids) <= 6
+    with TextModel.load(minilm, threads=1, max_seqlen=8) as model:
+        assert model.max_length == 8
+        model.embed("the cat sat on the mat " * 9)
+        assert model.num_truncated == 1
+    assert "8 tokens" in cli("inspect", minilm, "--max-seqlen", 8).out
+    with pytest.raises(ValueError, match="max_seqlen is 121, expected 1 to the .*, 120"):
+        Session.load(BERT, max_seqlen=121)
+    with pytest.raises(ValueError, match="max_seqlen is 0, expected 1"):
+        plan_memory(LLAMA, max_seqlen=0)
