@@ -8,9 +8,11 @@ from typing import Annotated
 
 import typer
 
-from packhorse.cli.options import Errors, Load, LoadBundle, MaxLength, Model
+from packhorse.cli.options import Errors, Load, LoadBundle, Model
 from packhorse.cli.progress import byte_progress
 from packhorse.load_options import BATCH, GENERATION, MACHINE, POOLING
+
+_OF_BENCH = ("reranker", "attention_algorithm", "max_length")
 
 
 def convert(
@@ -139,8 +141,7 @@ def evaluate(
 
 def bench(
     model: Model,
-    load: Annotated[Load, LoadBundle(MACHINE, POOLING, "reranker", "attention_algorithm")],
-    max_length: MaxLength = None,
+    load: Annotated[Load, LoadBundle(MACHINE, POOLING, *_OF_BENCH)],
     sequences: Annotated[
         int, typer.Option(min=1, metavar="N", help="Sequences in each batch.")
     ] = 32,
@@ -155,7 +156,7 @@ def bench(
     """Measure tokens per second on batches of uneven lengths."""
     from packhorse.cli import benchmark
 
-    benchmark.run(model, load, max_length, sequences, seconds, explain)
+    benchmark.run(model, load, sequences, seconds, explain)
 
 
 MODEL_COMMANDS = (inspect, convert, evaluate, bench)

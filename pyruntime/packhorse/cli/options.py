@@ -35,14 +35,6 @@ Errors = Annotated[
         "skip: leave them out; the others keep their numbers.",
     ),
 ]
-MaxLength = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        metavar="N",
-        help="Most tokens of a text; by default as the model's files say.",
-    ),
-]
 Stride = Annotated[
     int | None,
     typer.Option(
@@ -53,7 +45,7 @@ Activation = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="Of logits, in place of the checkpoint's: sigmoid, softmax (of labels), or none.",
+        help="Function of the logits, in place of the checkpoint's: sigmoid, softmax, or none.",
     ),
 ]
 TopK = Annotated[

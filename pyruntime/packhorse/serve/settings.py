@@ -39,7 +39,7 @@ class ModelSettings:
     """A model that is served under a name. What is not said is as `Settings` says.
 
     options  those of `TextModel.load`. In TOML, and in the body of POST /models, they stand beside
-          the other settings
+             the other settings
     """
 
     name: str
