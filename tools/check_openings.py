@@ -31,9 +31,8 @@ def openings(text: str, mark: str) -> Iterator[int]:
     begin anything."""
     before = ""
     for number, line in enumerate(text.splitlines(), 1):
-        if TRAILING[mark].search(line):
-            yield number
-        elif LINE[mark].match(line) and not before.lstrip().startswith(mark):
+        begins = LINE[mark].match(line) and not before.lstrip().startswith(mark)
+        if begins or TRAILING[mark].search(line):
             yield number
         before = line
 
