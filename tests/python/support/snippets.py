@@ -23,7 +23,8 @@ ROOT = Path(__file__).parents[3]
 LANGUAGES = ("python", "sh")
 # Names that the pages give to objects of these classes.
 CLASSES = {
-    "session": packhorse.Session,
+    "session": packhorse.EncoderSession,
+    "generator": packhorse.GenerationSession,
     "model": packhorse.TextModel,
     "lm": packhorse.TextModel,
     "plan": packhorse.MemoryPlan,
