@@ -33,7 +33,7 @@ import ray
 from packhorse.evaluation.passages import read_passages
 from packhorse.ray.fragments import Fragment
 from packhorse.ray.places import Folder
-from packhorse.ray.worker import FragmentWorker, Job
+from packhorse.ray.worker import EmbeddingJob, FragmentWorker
 
 FRAGMENTS = 40
 ENDS = 4  # fragments at the beginning, and at the end, that are not counted
@@ -91,7 +91,9 @@ def measure(count: int, dtype: str) -> dict[str, Any]:
             / 20,
             "TextModel.embed": seconds(lambda: alone.embed(texts)),
         }
-        job = Job(str(model), {"load": load}, "text", "embedding", None, Folder(f"{folder}/inline"))
+        job = EmbeddingJob(
+            str(model), {"load": load}, "text", "embedding", None, Folder(f"{folder}/inline")
+        )
         worker = FragmentWorker(job)
         worker._embedder.model.embed(texts[:100])
         parts = [Fragment(i, str(source), i, i + 1) for i in range(FRAGMENTS)]

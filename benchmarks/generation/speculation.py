@@ -34,7 +34,7 @@ from typing import Any
 
 import packhorse
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "lib"))
+sys.path += [str(Path(__file__).parents[2] / name) for name in ("benchmarks/lib", "examples")]
 from packhorse import GenerationSession, Sampling, TextModel
 from sample import find_language_model
 from workloads import read_passages

@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,31 +16,19 @@ import packhorse
 import pytest
 from adapted_model import adapted_texts
 from command_line import Cli, failed
+from generation_sessions import LLAMA, ON, PAGE
+from generation_sessions import load as load_session
 from packhorse import GeneratedTokens, GenerationSession, Sampling, TextModel
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 ADAPTERS = sorted(path.parent for path in GOLDEN.glob("adapters/*/golden.npz"))
 FEW, GATE, ALL = (GOLDEN / "adapters" / name for name in ("llama_few", "llama_gate", "llama"))
-LLAMA = GOLDEN / "generation" / "llama"
-PAGE = 64  # tokens of a page of the cache
 VOCAB = 67
-DTYPES = {
-    "cpu": ("float32", "bfloat16", "int8"),
-    "cuda:0": ("float16", "bfloat16"),
-}
-ON = [(name, dtype) for name in packhorse.available_devices() for dtype in DTYPES.get(name, ())]
 
 Ids = Sequence[int]
 
 
-def load(folder: Path = LLAMA, **options: Any) -> GenerationSession:
-    given: dict[str, Any] = {"kv_tokens": 32 * PAGE, "threads": 1, "max_adapters": 2, **options}
-    try:
-        session = packhorse.Session.load(folder, **given)
-    except RuntimeError as error:  # the device does not compute in this dtype
-        pytest.skip(str(error))
-    assert isinstance(session, GenerationSession)
-    return session
+load = partial(load_session, max_adapters=2, kv_tokens=32 * PAGE)
 
 
 def base_of(adapter: Path) -> Path:

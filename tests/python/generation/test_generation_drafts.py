@@ -14,32 +14,17 @@ import packhorse
 import pytest
 from command_line import Cli, failed
 from fake_engine import fake_session
+from generation_sessions import LLAMA, ON, PAGE, load
 from packhorse import GenerationSession, Sampling, TextModel
 from packhorse.text import TextTokenizer
 from packhorse_weights.generation_files import GenerationFiles
 from tiny_tokenizer import with_kind
 
 GOLDEN = Path(__file__).parents[2] / "golden"
-LLAMA, OTHER = GOLDEN / "generation" / "llama", GOLDEN / "generation" / "smollm"
-PAGE = 64  # tokens of a page of the cache
-DTYPES = {
-    "cpu": ("float32", "bfloat16", "int8"),
-    "cuda:0": ("float16", "bfloat16"),
-}
-ON = [(name, dtype) for name in packhorse.available_devices() for dtype in DTYPES.get(name, ())]
+OTHER = GOLDEN / "generation" / "smollm"
 DRAFTS = ["ngram", LLAMA, OTHER]
 
 Asked = list[tuple[Sequence[int], Sampling]]
-
-
-def load(**options: Any) -> GenerationSession:
-    given: dict[str, Any] = {"kv_tokens": 64 * PAGE, "threads": 1, **options}
-    try:
-        session = packhorse.Session.load(LLAMA, **given)
-    except RuntimeError as error:  # the device does not compute in this dtype
-        pytest.skip(str(error))
-    assert isinstance(session, GenerationSession)
-    return session
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ import numpy as np
 import packhorse
 import pytest
 from cases import offsets
-from packhorse import GenerationSession, Sampling, ops
+from generation_sessions import ON, PAGE
+from generation_sessions import load as load_session
+from packhorse import Sampling, ops
 from packhorse_weights import CheckpointError, inspect_checkpoint
 from packhorse_weights.convert import convert
 from packhorse_weights.formats.safetensors import read_safetensors
@@ -24,20 +27,10 @@ from test_generation_drafts import alone, together
 from test_generation_models import outcome
 
 ZAYA = Path(__file__).parents[2] / "golden" / "generation" / "zaya"
-PAGE = 64
 HEADS, KV_HEADS, HEAD_DIM = 4, 2, 12
-DTYPES = {"cpu": ("float32", "bfloat16", "int8"), "cuda:0": ("float16", "bfloat16")}
-ON = [(name, dtype) for name in packhorse.available_devices() for dtype in DTYPES.get(name, ())]
 
 
-def load(folder: Path = ZAYA, **options: Any) -> GenerationSession:
-    given: dict[str, Any] = {"kv_tokens": 64 * PAGE, "threads": 1, **options}
-    try:
-        session = packhorse.Session.load(folder, **given)
-    except RuntimeError as error:  # the device does not compute in this dtype
-        pytest.skip(str(error))
-    assert isinstance(session, GenerationSession)
-    return session
+load = partial(load_session, ZAYA)
 
 
 def tensors() -> dict[str, Any]:

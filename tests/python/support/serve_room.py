@@ -6,6 +6,7 @@ from __future__ import annotations
 import http.client
 import json
 import re
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -162,6 +163,28 @@ def wait_until(condition: Any) -> None:
     while not condition():
         assert time.monotonic() < end, "it did not happen in a minute"
         time.sleep(0.005)
+
+
+def connect(client: Client, sent: bytes = b"", **options: int) -> socket.socket:
+    """A connection of its own, with options of the socket by their names."""
+    connection = socket.socket()
+    for name, value in options.items():
+        connection.setsockopt(socket.SOL_SOCKET, getattr(socket, name), value)
+    connection.settimeout(SECONDS)
+    connection.connect(("127.0.0.1", client.port))
+    connection.sendall(sent)
+    return connection
+
+
+def read_all(connection: socket.socket) -> bytes:
+    """Until the server closes, or has reset, the connection."""
+    found = b""
+    try:
+        while part := connection.recv(65536):
+            found += part
+    except ConnectionError:
+        pass
+    return found
 
 
 def make_models(root: Path) -> dict[str, Path]:

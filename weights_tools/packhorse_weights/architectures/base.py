@@ -120,6 +120,17 @@ def encoder_spec(
     }
 
 
+def rms_norms(config: Config, eps: float) -> dict[str, Any]:
+    """Norms of decoders like Llama's: RMSNorm before each block, none after the embedding. `eps`
+    is meant where the config names none."""
+    return {
+        "kind": "rms",
+        "placement": "pre",
+        "eps": config.number("rms_norm_eps", eps),
+        "embeddings": False,
+    }
+
+
 def local_layers(config: Config, spec: Spec, window: int, local: list[int]) -> dict[str, Any]:
     """Returns `attention.local` of the spec, or nothing. `local` lists the layers with the window
     if the config names none."""

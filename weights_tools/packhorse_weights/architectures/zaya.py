@@ -4,7 +4,13 @@ layer to layer, and scaled residuals."""
 from typing import Any
 
 from packhorse_weights.activations import ACTIVATIONS
-from packhorse_weights.architectures.base import Architecture, refuse_variants, sizes, with_defaults
+from packhorse_weights.architectures.base import (
+    Architecture,
+    refuse_variants,
+    rms_norms,
+    sizes,
+    with_defaults,
+)
 from packhorse_weights.architectures.heads import LmHead, Options
 from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
@@ -64,12 +70,7 @@ def spec(model_type: str, config: Config) -> Spec:
         "max_seqlen": config.tokens("max_position_embeddings"),
         "positions": {"kind": "none"},
         "residual_scales": True,
-        "norm": {
-            "kind": "rms",
-            "placement": "pre",
-            "eps": config.number("rms_norm_eps", 1e-5),
-            "embeddings": False,
-        },
+        "norm": rms_norms(config, 1e-5),
         "attention": {
             "kind": "compressed",
             "mask": "causal",
