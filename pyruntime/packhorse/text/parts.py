@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from packhorse.encoder_session import EncoderSession
 from packhorse.names import OutputName
 from packhorse.packing import Int32Array, PackedTokens, batch_ranges
 from packhorse.result import FloatArray, RunResult
-from packhorse.session import Session
 
 Size = tuple[int, int, int]  # tokens, sequences, predictions
 
@@ -21,7 +21,7 @@ class Request(NamedTuple):
 
     ids       int32 vectors, one for each sequence
     type_ids  likewise; None where the model takes none
-    outputs   as `Session.run` names them
+    outputs   as `EncoderSession.run` names them
     places    where "predictions" are wanted: of each sequence, the numbers of its tokens that they
               are of, ascending
     """
@@ -74,7 +74,7 @@ def sum_sizes(one: Size, other: Size) -> Size:
 class PartRunner:
     """Cuts requests for one session, and runs the parts. Any number of threads may use it."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: EncoderSession) -> None:
         self._session = session
         self.limits: Size = (session.max_tokens, session.max_sequences, session.max_predictions)
         self._shapes = session.outputs
@@ -127,7 +127,8 @@ class PartRunner:
         return result, [Part(request, size, dict(arrays.items()))]
 
     def run(self, parts: Sequence[Part]) -> None:
-        """Runs parts of one kind, which fit into a batch together. Raises as `Session.run`."""
+        """Runs parts of one kind, which fit into a batch together. Raises as
+        `EncoderSession.run`."""
         if len(parts) == 1:
             self._run_alone(parts[0])
         else:
