@@ -45,14 +45,6 @@ inline CUtensorMap ragged_tensor_map(const void* data, DType dtype, int64_t row_
   return map;
 }
 
-/// Settings of a launch besides its arguments.
-struct AttentionLaunch {
-  int32_t* next_tile = nullptr;  // as launch_attention_sm90 has it
-  int sm_count = 0;
-  /// Sequences of up to so many queries and keys are left alone.
-  int32_t short_tokens = 0;
-};
-
 /// Fills the kernel's arguments and launches it on as many blocks as run at once, or as there are
 /// tiles.
 template <class Traits>
