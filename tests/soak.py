@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent / "python" / "support"))
 import packhorse
 from models import decoder_spec, tiny_spec, write_model
 
-SEQUENCES = 400  # of which batches are drawn
+SEQUENCES = 400  # pool that batches are drawn from
 PROMPTS = 60
 VOCABULARY = 500
 
@@ -46,7 +46,7 @@ def status(name: str) -> int:
 
 
 def device_mib() -> int:
-    """What this process has of the memory of GPUs, as nvidia-smi knows it; 0 where it does not."""
+    """Memory of GPUs that this process has, as nvidia-smi knows it; 0 where it does not."""
     query = ["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"]
     listed = subprocess.run(query, capture_output=True, text=True, check=True).stdout
     rows = [line.split(",") for line in listed.splitlines()]

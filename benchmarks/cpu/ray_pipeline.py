@@ -1,4 +1,4 @@
-"""What `packhorse.ray.embed` adds to `TextModel.embed`, in time of the processor.
+"""Overhead of `packhorse.ray.embed` over `TextModel.embed`, in time of the processor.
 
     python benchmarks/cpu/ray_pipeline.py [--texts 800] [--dtype float32] [--json FILE]
 
@@ -48,7 +48,8 @@ def minilm_folder() -> Path:
 
 
 def processor_seconds() -> float:
-    """Of this process and all that it has started, directly or not, those that ended included."""
+    """Processor time of this process and all that it has started, directly or not, including
+    processes that have ended."""
     parents: dict[int, int] = {}
     ticks: dict[int, int] = {}
     for entry in Path("/proc").iterdir():

@@ -55,7 +55,7 @@ OWN = [
 TEMPERATURES = {"greedy": 0.0, "temperature 0.8": 0.8}
 
 Prompt = list[int]
-Rates = dict[str, dict[str, list[float]]]  # by task and draft, of each round
+Rates = dict[str, dict[str, list[float]]]  # task -> draft -> a rate for each round
 
 
 def misspell(text: str) -> str:

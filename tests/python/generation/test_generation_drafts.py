@@ -53,7 +53,7 @@ def asked(new: int = 90) -> Asked:
 
 
 def results(request: packhorse.GenerationRequest) -> list[dict[str, Any]]:
-    """All that a request gives but its usage."""
+    """Results of a request without their usage."""
     found = [dataclasses.asdict(one) for one in request.results()]
     return [{name: one[name] for name in one.keys() - {"usage"}} for one in found]
 
@@ -84,7 +84,7 @@ def test_the_same_bits_with_drafts(device: str, dtype: str, draft: Any) -> None:
             assert stats["preemptions"] > 0
             assert stats["pages_used"] == 0
             assert stats["drafted_tokens"] > 50
-            if draft == LLAMA:  # it draws what the model itself draws
+            if draft == LLAMA:  # the draft draws the tokens that the model itself draws
                 assert stats["accepted_tokens"] == stats["drafted_tokens"]
         with load(**where, draft=draft, **own) as drafting:
             assert alone(drafting, requests) == expected
@@ -194,7 +194,7 @@ def test_the_draft_model_is_planned() -> None:
     assert without.draft_bytes == 0
     with pytest.raises(MemoryError, match="weights, adapters and arena take"):
         load(**given, memory_limit=planned.total_bytes - 1)
-    # Without kv_tokens the cache is what is left, for both models.
+    # The cache takes the rest of the memory, for both models, if kv_tokens is not given.
     limited = packhorse.plan_memory(LLAMA, draft=OTHER, memory_limit=planned.total_bytes, threads=1)
     assert limited.total_bytes <= planned.total_bytes
     assert limited.draft_kv_cache.bytes > 0

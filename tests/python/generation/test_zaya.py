@@ -177,8 +177,8 @@ def test_beams_part_with_a_state_of_their_own(device: str, dtype: str) -> None:
 
 
 def test_the_state_is_planned() -> None:
-    """Of each page and layer: the last tokens' latents, of queries, keys and half of the values,
-    with heads of 16 columns in memory, and rows of whole steps of 256 bytes."""
+    """Each page and layer keeps the latents of the last tokens, of queries, keys and half of the
+    values, with heads of 16 columns in memory, and rows of whole steps of 256 bytes."""
     row = -(-((HEADS + KV_HEADS) * 16 + KV_HEADS * 16 // 2) // 64) * 64
     keys_and_values = 2 * KV_HEADS * 16 * PAGE
     for options, kept in (({}, 3), ({"draft": "ngram", "draft_tokens": 6}, 9)):
@@ -226,7 +226,7 @@ def test_configs_that_are_refused(changes: dict[str, Any], message: str, tmp_pat
 
 
 def test_the_rotation_as_the_hub_has_it(tmp_path: Path) -> None:
-    """With a rope_type beside those of the two kinds, and without any."""
+    """The config has a rope_type beside those of the two kinds, or has none at all."""
     shutil.copy(ZAYA / "model.safetensors", tmp_path)
     config = json.loads((ZAYA / "config.json").read_text())
     config["rope_parameters"]["rope_type"] = "default"

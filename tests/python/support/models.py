@@ -83,7 +83,7 @@ def classifier(input: str, labels: int, **fields: Any) -> Spec:
     }
 
 
-# What specs may ask for beyond a BERT: changes to `tiny_spec`.
+# Specs with more than a BERT has: changes to `tiny_spec`.
 SPEC_OPTIONS: dict[str, Spec] = {
     "narrow-embeddings": {"embedding_size": 21},
     "wide-embeddings": {"embedding_size": 70},

@@ -35,7 +35,7 @@ MODELS = {
 
 
 class Answer(NamedTuple):
-    """What came back."""
+    """Answer of the server."""
 
     status: int
     headers: dict[str, str]
@@ -225,6 +225,7 @@ def serve_chance(
 
 
 def settings_for(*models: str | ModelSettings, **given: Any) -> Settings:
-    """Of models "NAME=PATH" or as they are, with quick defaults and nothing of the environment."""
+    """Settings for models, "NAME=PATH" or `ModelSettings`, with quick defaults and nothing of the
+    environment."""
     chosen = {"port": 0, "threads": 1, "log_level": "warning", "tokenization_workers": 1}
     return Settings.load(models, environment={}, **{**chosen, **given})

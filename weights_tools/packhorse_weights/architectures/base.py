@@ -1,4 +1,4 @@
-"""What a family file declares, and what several families share."""
+"""The declaration of a family of models, and functions that several families share."""
 
 from __future__ import annotations
 

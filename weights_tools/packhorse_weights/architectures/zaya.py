@@ -23,7 +23,7 @@ _DEFAULTS = {
     "head_dim": 128,
     "moe_intermediate_size": 2048,
 }
-_KINDS = {"hybrid": 5e6, "hybrid_sliding": 1e4}  # of layers, with theta
+_KINDS = {"hybrid": 5e6, "hybrid_sliding": 1e4}  # kind of layer -> its theta
 
 
 def _rope(config: Config, head_dim: int) -> dict[str, Any]:
@@ -95,7 +95,7 @@ def _lm_options(config: Config) -> Options:
 
 
 def _residuals(ours: str, theirs: str) -> dict[str, str]:
-    """Of one block: what it gives, and what that is added to."""
+    """Scales and shifts of a block's output, and of the residual stream that it is added to."""
     return {
         f"layers.{{i}}.{ours}.{part}_{number}": f"layers.{{i}}.{theirs}.{name}_{last}"
         for part, name in (("output", "hidden_states"), ("residual", "residual"))
