@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "cuda/attention/attention.h"
-#include "cuda/cuda_context.h"
-#include "cuda/device.h"
-#include "cuda/device_memory.h"
+#include "cuda/device/caps.h"
+#include "cuda/device/context.h"
+#include "cuda/device/memory.h"
 #include "cuda/gemm/gemm.h"
 #include "cuda/params.h"
 #include "cuda/rowwise/lora.h"

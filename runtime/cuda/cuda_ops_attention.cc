@@ -6,7 +6,7 @@
 #include "cuda/attention/portable/sm80.h"
 #include "cuda/attention/short/warps.h"
 #include "cuda/cuda_ops.h"
-#include "cuda/device.h"
+#include "cuda/device/caps.h"
 #include "cuda/rowwise/append_kv_cache.h"
 #include "cuda/rowwise/rope.h"
 #include "packhorse/error.h"

@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "cuda/check.h"
 #include "cuda/cuda_ops.h"
-#include "cuda/device.h"
+#include "cuda/device/caps.h"
+#include "cuda/device/check.h"
 #include "cuda/gemm/gemm.h"
 #include "cuda/gemm/skinny/skinny.h"
 #include "cuda/gemm/splitk/splitk_cluster.h"

@@ -4,7 +4,7 @@
 
 #include "core/format.h"
 #include "cuda/cuda_ops.h"
-#include "cuda/device.h"
+#include "cuda/device/caps.h"
 #include "cuda/gemm/int8/int8.h"
 #include "cuda/rowwise/quantize_rows.h"
 #include "packhorse/error.h"

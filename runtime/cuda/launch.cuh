@@ -26,7 +26,7 @@
 
 #include <cuda_runtime.h>
 
-#include "cuda/check.h"
+#include "cuda/device/check.h"
 
 namespace packhorse::cuda {
 

@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "core/format.h"
-#include "cuda/check.h"
+#include "cuda/device/check.h"
 #include "ops/args.h"
 #include "packhorse/error.h"
 

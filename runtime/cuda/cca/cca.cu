@@ -2,7 +2,7 @@
 #include "cuda/cca/kernel.cuh"
 #include "cuda/cca/plain_kernel.cuh"
 #include "cuda/cca/sm90.h"
-#include "cuda/device.h"
+#include "cuda/device/caps.h"
 
 namespace packhorse::cuda {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "cuda/cuda_backend.h"
-#include "cuda/device.h"
+#include "cuda/device/caps.h"
 #include "packhorse/error.h"
 #include "test.h"
 

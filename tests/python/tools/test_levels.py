@@ -27,7 +27,11 @@ def test_this_repository() -> None:
     ("file", "line", "message"),
     [
         ("runtime/cpu/linear.cc", '#include "model/spec.h"', "runtime/cpu must not include"),
-        ("runtime/cpu/linear.cc", '#include "cuda/check.h"', "must not include runtime/cuda/"),
+        (
+            "runtime/cpu/linear.cc",
+            '#include "cuda/device/check.h"',
+            "must not include runtime/cuda/",
+        ),
         ("runtime/core/arena.h", '  #include "ops/ops.h"', "runtime/core must not include"),
         ("runtime/model/spec.h", '#include "../cpu/gemm.h"', "runtime/cpu/gemm.h"),
         ("runtime/ops/ops_rows.cc", '#include "cpu/cpu_backend.h"', "runtime/cpu/cpu_backend.h"),
@@ -39,10 +43,10 @@ def test_this_repository() -> None:
         ),
         (
             "pyruntime/packhorse/_native/device.pxd",
-            'cdef extern from "cuda/check.h" namespace "x":',
-            "runtime/cuda/check.h",
+            'cdef extern from "cuda/device/check.h" namespace "x":',
+            "runtime/cuda/device/check.h",
         ),
-        ("runtime/session/new.cc", '#include "cuda/check.h"', "runtime/session must not"),
+        ("runtime/session/new.cc", '#include "cuda/device/check.h"', "runtime/session must not"),
         ("runtime/model/heads/new.cc", '#include "cpu/gemm.h"', "runtime/model must not"),
     ],
 )

@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "cuda/attention/portable/scores.cuh"
-#include "cuda/check.h"
+#include "cuda/device/check.h"
 
 namespace packhorse::cuda {
 

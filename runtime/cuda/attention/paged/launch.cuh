@@ -4,8 +4,8 @@
 #include <algorithm>
 
 #include "cuda/attention/paged/decode_kernel.cuh"
-#include "cuda/check.h"
-#include "cuda/device.h"
+#include "cuda/device/caps.h"
+#include "cuda/device/check.h"
 #include "cuda/tensor_map.h"
 
 namespace packhorse::cuda {

@@ -2,7 +2,7 @@
 
 #include "cuda/attention/paged/sm90.h"
 #include "cuda/attention/paged/sm90_kernel.cuh"
-#include "cuda/check.h"
+#include "cuda/device/check.h"
 #include "cuda/tensor_map_blocks.h"
 
 namespace packhorse::cuda {

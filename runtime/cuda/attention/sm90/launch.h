@@ -9,7 +9,7 @@
 #include "core/format.h"
 #include "cuda/attention/attention.h"
 #include "cuda/attention/sm90/kernel.cuh"
-#include "cuda/check.h"
+#include "cuda/device/check.h"
 #include "cuda/launch.cuh"
 #include "cuda/tensor_map.h"
 #include "packhorse/error.h"

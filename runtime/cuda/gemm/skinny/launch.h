@@ -1,7 +1,7 @@
 // The host side of the product of few rows: its tensor maps, its tile and its launch.
 #pragma once
 
-#include "cuda/check.h"
+#include "cuda/device/check.h"
 #include "cuda/gemm/skinny/kernel.cuh"
 #include "cuda/tensor_map.h"
 #include "cuda/tensor_map_blocks.h"

@@ -9,7 +9,7 @@
 
 #include <cutlass/epilogue/threadblock/fusion/visitors.hpp>
 
-#include "cuda/check.h"
+#include "cuda/device/check.h"
 #include "cuda/gemm/epilogue.cuh"
 #include "cuda/gemm/gemm.h"
 

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "cuda/check.h"
+#include "cuda/device/check.h"
 #include "cuda/gemm/gemm.h"
 #include "cuda/gemm/sm90/kernel.cuh"
 #include "cuda/launch.cuh"

@@ -1,7 +1,7 @@
 // The host side of the products of gemm_splitk_cluster.h: their tensor maps and their launch.
 #pragma once
 
-#include "cuda/check.h"
+#include "cuda/device/check.h"
 #include "cuda/gemm/splitk/kernel.cuh"
 #include "cuda/tensor_map_blocks.h"
 

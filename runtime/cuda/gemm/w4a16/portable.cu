@@ -2,7 +2,7 @@
 // output features and goes over the whole sum, part after part; cp.async brings the rows, and the
 // packed weight is read from where it lies. Sums are formed as in gemm_w4a16_skinny_kernel.cuh.
 #include "cuda/attention/mma_sm80.cuh"
-#include "cuda/check.h"
+#include "cuda/device/check.h"
 #include "cuda/gemm/w4a16/dispatch.h"
 #include "cuda/gemm/w4a16/output.cuh"
 #include "cuda/gemm/w4a16/values.cuh"

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "core/format.h"
-#include "cuda/check.h"
+#include "cuda/device/check.h"
 #include "cuda/gemm/w4a16/dispatch.h"
 #include "cuda/gemm/w4a16/skinny_kernel.cuh"
 #include "cuda/gemm/w4a16/weight_map.h"

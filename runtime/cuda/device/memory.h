@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "cuda/stream.h"
+#include "cuda/device/stream.h"
 #include "ops/device_context.h"
 
 namespace packhorse::cuda {

@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <cstring>
 
-#include "cuda/device_io.h"
-#include "cuda/device_memory.h"
-#include "cuda/stream.h"
+#include "cuda/device/io.h"
+#include "cuda/device/memory.h"
+#include "cuda/device/stream.h"
 #include "ops/device_context.h"
 
 namespace packhorse::cuda {

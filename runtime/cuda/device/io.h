@@ -8,7 +8,7 @@
 #include <mutex>
 #include <vector>
 
-#include "cuda/stream.h"
+#include "cuda/device/stream.h"
 #include "ops/args/rowwise.h"
 #include "ops/device_context.h"
 

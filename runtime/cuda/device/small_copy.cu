@@ -1,6 +1,6 @@
 // Copies of a few kilobytes by a kernel: a vector of 16 bytes for each thread.
-#include "cuda/check.h"
-#include "cuda/small_copy.h"
+#include "cuda/device/check.h"
+#include "cuda/device/small_copy.h"
 
 namespace packhorse::cuda {
 namespace {

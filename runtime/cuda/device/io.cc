@@ -1,10 +1,10 @@
 // Streams, events and memory for callers that work on the same device.
-#include "cuda/device_io.h"
+#include "cuda/device/io.h"
 
 #include <utility>
 
-#include "cuda/check.h"
-#include "cuda/device_memory.h"
+#include "cuda/device/check.h"
+#include "cuda/device/memory.h"
 
 namespace packhorse::cuda {
 namespace {

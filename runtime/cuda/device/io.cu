@@ -6,8 +6,8 @@
 // tables: ids are clamped, and a batch with bad offsets becomes an empty one.
 #include <algorithm>
 
-#include "cuda/check.h"
-#include "cuda/device_io.h"
+#include "cuda/device/check.h"
+#include "cuda/device/io.h"
 
 namespace packhorse::cuda {
 namespace {

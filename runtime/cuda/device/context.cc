@@ -1,16 +1,16 @@
 // The CUDA device behind DeviceContext: memory, transfers, graphs and timing on one stream.
-#include "cuda/cuda_context.h"
+#include "cuda/device/context.h"
 
 #include <algorithm>
 #include <memory>
 #include <vector>
 
-#include "cuda/check.h"
-#include "cuda/device.h"
-#include "cuda/graph.h"
-#include "cuda/graph_bounds.h"
-#include "cuda/host_device_ring.h"
-#include "cuda/small_copy.h"
+#include "cuda/device/caps.h"
+#include "cuda/device/check.h"
+#include "cuda/device/graph.h"
+#include "cuda/device/graph_bounds.h"
+#include "cuda/device/host_device_ring.h"
+#include "cuda/device/small_copy.h"
 
 namespace packhorse::cuda {
 namespace {

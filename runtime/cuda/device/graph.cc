@@ -1,7 +1,7 @@
 // Captures CUDA graphs and launches them.
-#include "cuda/graph.h"
+#include "cuda/device/graph.h"
 
-#include "cuda/check.h"
+#include "cuda/device/check.h"
 
 namespace packhorse::cuda {
 namespace {

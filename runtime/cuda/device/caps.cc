@@ -1,12 +1,12 @@
 // What the CUDA runtime says of a device, and what follows for the choice of kernels.
-#include "cuda/device.h"
+#include "cuda/device/caps.h"
 
 #include <cuda_runtime_api.h>
 
 #include <cstdlib>
 
-#include "cuda/check.h"
 #include "cuda/cuda_backend.h"
+#include "cuda/device/check.h"
 #include "packhorse/error.h"
 
 namespace packhorse {

@@ -1,12 +1,12 @@
 // The owners of device and page-locked memory, and the two buffers that transfers go through.
-#include "cuda/device_memory.h"
+#include "cuda/device/memory.h"
 
 #include <cstring>
 #include <iomanip>
 #include <sstream>
 
 #include "core/format.h"
-#include "cuda/check.h"
+#include "cuda/device/check.h"
 
 namespace packhorse::cuda {
 namespace {

@@ -6,14 +6,14 @@
 //
 // Copies are not nodes of a step's graph: these take less time of the host, but steps on the
 // device take some 50 us longer (docs/experiments/cuda_generation.md).
-#include "cuda/host_device_ring.h"
+#include "cuda/device/host_device_ring.h"
 
 #include <array>
 
-#include "cuda/check.h"
-#include "cuda/device_memory.h"
-#include "cuda/small_copy.h"
-#include "cuda/stream.h"
+#include "cuda/device/check.h"
+#include "cuda/device/memory.h"
+#include "cuda/device/small_copy.h"
+#include "cuda/device/stream.h"
 
 namespace packhorse::cuda {
 namespace {
