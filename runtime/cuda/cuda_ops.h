@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "cuda/attention/attention.h"
-#include "cuda/device/caps.h"
 #include "cuda/device/context.h"
 #include "cuda/device/memory.h"
 #include "cuda/gemm/gemm.h"
+#include "cuda/kernel_choice.h"
 #include "cuda/params.h"
 #include "cuda/rowwise/lora.h"
 #include "ops/ops.h"
@@ -26,7 +26,7 @@ namespace packhorse::cuda {
 class CudaOps final : public Ops {
  public:
   /// `context` must outlive the object.
-  CudaOps(CudaContext& context, bool sm90_capable, AttentionAlgorithm attention);
+  CudaOps(CudaContext& context, AttentionAlgorithm attention);
   ~CudaOps() override;
 
   std::vector<std::string> explain(const std::function<void()>& work) override;
@@ -115,13 +115,10 @@ class CudaOps final : public Ops {
   std::string explain_attention(AttentionAlgorithm algorithm, const AttentionParams& params) const;
 
   int device_;
-  cudaStream_t stream_;
-  bool sm90_capable_;
+  const KernelStream& stream_;
   GemmKernels gemm_kernels_;
   AttentionAlgorithm attention_;                      // the caller's choice, maybe kAuto
   std::vector<std::string>* explanations_ = nullptr;  // null, except while `explain` runs
-  int sm_count_;
-  size_t most_shared_bytes_;
   CudaMemory counters_;       // for launch_attention_sm90; zero before and after every launch
   CudaMemory page_counters_;  // likewise, for launch_attention_pages
 };

@@ -40,7 +40,7 @@ bool CudaOps::attention_writes_float8(int64_t head_dim, const ScoreTerm& term) c
   AttentionParams params;
   params.head_dim = static_cast<int32_t>(head_dim);
   params.term = term;
-  return choose_algorithm(attention_, sm90_capable_, fits_hopper(params), term,
+  return choose_algorithm(attention_, stream_.caps.wgmma, fits_hopper(params), term,
                           static_cast<int>(head_dim)) == AttentionAlgorithm::kHopper;
 }
 
@@ -64,9 +64,9 @@ void CudaOps::do_attention(const AttentionArgs& args) {
     throw InvalidArgument(concat("attention: head_dim ", args.head_dim, " is over ", widest,
                                  disentangled ? ", the most with a disentangled term" : ""));
   }
-  AttentionParams params = attention_params(args, sm_count_);
-  const AttentionAlgorithm algorithm =
-      choose_algorithm(attention_, sm90_capable_, fits_hopper(params), args.term, args.head_dim);
+  AttentionParams params = attention_params(args, stream_.caps.sm_count);
+  const AttentionAlgorithm algorithm = choose_algorithm(
+      attention_, stream_.caps.wgmma, fits_hopper(params), args.term, args.head_dim);
   if (explanations_ != nullptr) {
     explanations_->push_back(explain_attention(algorithm, params));
   }
@@ -92,13 +92,13 @@ void CudaOps::do_append_kv_cache(const AppendKvCacheArgs& args) {
 }
 
 void CudaOps::do_paged_attention(const AttentionArgs& args) {
-  PagedAttentionParams params = paged_attention_params(args, sm_count_);
-  params.most_shared_bytes = most_shared_bytes_;
+  PagedAttentionParams params = paged_attention_params(args, stream_.caps.sm_count);
   params.workspace = static_cast<float*>(args.workspace);
   params.workspace_bytes = args.workspace == nullptr ? 0 : paged_attention_workspace(args);
   params.counters = static_cast<unsigned*>(page_counters_.data());
   const DeviceGuard guard(device_);
-  if (args.k && !appends_to_pages(params)) launch_append_kv_cache(appended(args), stream_);
+  if (args.k && !appends_to_pages(params, stream_.caps))
+    launch_append_kv_cache(appended(args), stream_);
   launch_attention_pages(params, stream_);
 }
 
@@ -109,7 +109,7 @@ std::string CudaOps::explain_attention(AttentionAlgorithm algorithm,
                        params.mask.causal ? 0 : params.mask.window_right);
   const AttentionConfig config =
       select_attention(params.head_dim, params.num_heads, params.num_tokens_q, params.max_seqlen_k,
-                       params.term.kind != ScoreTermKind::kNone, sm_count_, narrow);
+                       params.term.kind != ScoreTermKind::kNone, stream_.caps.sm_count, narrow);
   return concat("attention: ", params.num_heads, " heads of ", params.head_dim, ", up to ",
                 params.num_tokens_q, " tokens, up to ", params.max_seqlen_k, " in a sequence: ",
                 explain_algorithm(algorithm, params.term.kind == ScoreTermKind::kDisentangled,

@@ -61,7 +61,7 @@ size_t CudaOps::sparse_pool_workspace(const SparsePoolArgs& args) const {
 void CudaOps::do_linear(const LinearArgs& args) {
   const DeviceGuard guard(device_);
   if (args.weight.dtype == DType::kInt8) return linear_int8(args);
-  gemm(params_of("linear", in_order("linear", args), sm_count_));
+  gemm(params_of("linear", in_order("linear", args), stream_.caps.sm_count));
   if (args.norm) norm_in_place(args.out, args.norm, args.quantized, args.row_count);
 }
 
@@ -76,7 +76,7 @@ void CudaOps::do_qkv_rope(const LinearArgs& args, const RopeArgs& heads) {
     return do_rope(heads);
   }
   const DeviceGuard guard(device_);
-  GemmParams params = params_of("qkv_rope", in_order("qkv_rope", args), sm_count_);
+  GemmParams params = params_of("qkv_rope", in_order("qkv_rope", args), stream_.caps.sm_count);
   params.rotation.positions = static_cast<const float*>(heads.rotation.data);
   params.rotation.frequencies = heads.frequencies;
   params.rotation.dims = heads.dims;
@@ -115,7 +115,7 @@ void CudaOps::do_feed_forward_up(const FeedForwardUpArgs& args) {
   const bool apart = args.gated && !fused;
   const TensorView x = in_order(op, args.x, args.up, args.workspace, args.row_count);
   GemmParams up = gemm_params(op, x, args.up, apart ? Activation::kNone : args.activation, {},
-                              apart ? args.sums : args.out, args.row_count, sm_count_);
+                              apart ? args.sums : args.out, args.row_count, stream_.caps.sm_count);
   up.gated = fused;
   gemm(up);
   if (apart) gate(args.sums, args.activation, args.out, args.row_count);
@@ -136,7 +136,7 @@ void CudaOps::do_feed_forward(const FeedForwardArgs& args) {
   const TensorView x = in_order(op, args.x, args.up, ordered, args.row_count);
   GemmParams up =
       gemm_params(op, x, args.up, args.gated && !fused ? Activation::kNone : args.activation, {},
-                  intermediate, args.row_count, sm_count_);
+                  intermediate, args.row_count, stream_.caps.sm_count);
   up.gated = fused;
   gemm(up);
   if (args.gated && !fused) {
@@ -148,7 +148,7 @@ void CudaOps::do_feed_forward(const FeedForwardArgs& args) {
   }
   intermediate = in_order(op, intermediate, args.down, ordered, args.row_count);
   gemm(gemm_params(op, intermediate, args.down, Activation::kNone, args.residual, args.out,
-                   args.row_count, sm_count_));
+                   args.row_count, stream_.caps.sm_count));
   if (args.norm) norm_in_place(args.out, args.norm, {}, args.row_count);
 }
 
@@ -156,11 +156,11 @@ void CudaOps::feed_forward_float8(const FeedForwardArgs& args) {
   const char* op = "feed_forward";
   const TensorView inner(args.workspace, DType::kFloat8, args.x.rows(), args.down.in_features);
   GemmParams up = float8_params(op, args.x, args.x_scales, args.up, args.activation, {}, inner,
-                                args.inner_scale, args.row_count, sm_count_);
+                                args.inner_scale, args.row_count, stream_.caps.sm_count);
   up.gated = args.gated;
   gemm(up);
   gemm(float8_params(op, inner, {nullptr, args.inner_scale}, args.down, Activation::kNone,
-                     args.residual, args.out, 0, args.row_count, sm_count_));
+                     args.residual, args.out, 0, args.row_count, stream_.caps.sm_count));
   if (args.norm) norm_in_place(args.out, args.norm, args.quantized, args.row_count);
 }
 
@@ -180,8 +180,8 @@ void CudaOps::do_sparse_pool(const SparsePoolArgs& args) {
 void CudaOps::pool_in_gemm(const SparsePoolArgs& args) {
   if constexpr (kBuiltForSm90) {
     const char* op = "sparse_pool";
-    GemmParams params =
-        gemm_params(op, args.x, args.weight, Activation::kNone, {}, {}, nullptr, sm_count_);
+    GemmParams params = gemm_params(op, args.x, args.weight, Activation::kNone, {}, {}, nullptr,
+                                    stream_.caps.sm_count);
     params.pool.out = args.out.as<float>();
     params.pool.cu_seqlens = args.batch.cu_seqlens;
     params.pool.num_sequences = to_int32(op, "num_sequences", args.batch.num_sequences);
@@ -209,7 +209,8 @@ void CudaOps::pool_chunks(const SparsePoolArgs& args) {
     x.data = args.x.as<char>() +
              static_cast<size_t>(chunk.first_row * args.x.row_stride) * size_of(args.x.dtype);
     const TensorView logits(args.workspace, args.x.dtype, chunk.rows, chunk.stride);
-    gemm(gemm_params(op, x, args.weight, Activation::kNone, {}, logits, nullptr, sm_count_));
+    gemm(gemm_params(op, x, args.weight, Activation::kNone, {}, logits, nullptr,
+                     stream_.caps.sm_count));
     if (args.sum) {
       launch_sparse_sum(chunk, args.twice, stream_);
     } else {

@@ -94,7 +94,7 @@ void CudaOps::product_int8(const char* op, const TensorView& x, const LinearWeig
   params.k = to_int32(op, "in_features", padded_int8(weight.in_features));
   params.dtype = out.dtype;
   params.activation = activation;
-  params.sm_count = sm_count_;
+  params.sm_count = stream_.caps.sm_count;
   launch_gemm_int8(params, stream_);
 }
 

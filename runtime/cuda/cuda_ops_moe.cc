@@ -40,7 +40,7 @@ void CudaOps::do_cca(const CcaArgs& args) {
   if (args.delayed_column % kMultiple == 0) check_vectors(op, "pages.rows", args.pages.rows);
   cca_workspace(args);
   const DeviceGuard guard(device_);
-  launch_cca(args, gemm_kernels_ == GemmKernels::kSm90, sm_count_, stream_);
+  launch_cca(args, gemm_kernels_ == GemmKernels::kSm90, stream_);
 }
 
 void CudaOps::do_moe(const MoeArgs& args) {
@@ -51,7 +51,7 @@ void CudaOps::do_moe(const MoeArgs& args) {
   moe_workspace(args);
   if (args.workspace == nullptr) throw InvalidArgument("moe: workspace is missing");
   const DeviceGuard guard(device_);
-  launch_moe(args, sm_count_, stream_);
+  launch_moe(args, stream_);
 }
 
 void CudaOps::do_add_scaled(const AddScaledArgs& args) {

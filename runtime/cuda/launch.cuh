@@ -27,6 +27,7 @@
 #include <cuda_runtime.h>
 
 #include "cuda/device/check.h"
+#include "cuda/device/stream.h"
 
 namespace packhorse::cuda {
 
@@ -46,63 +47,49 @@ __device__ inline void let_next_kernel_start() {
 #endif
 }
 
-/// Returns whether the kernels of this build that run on the current device contain the calls
-/// above. Those compiled for sm_90a do; the PTX of compute_80 does not.
-inline bool kernels_may_overlap() {
-#ifdef PACKHORSE_CUDA_SM90
-  int device = 0;
-  int major = 0;
-  int minor = 0;
-  CUDA_CHECK(cudaGetDevice(&device));
-  CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
-  CUDA_CHECK(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
-  return major == 9 && minor == 0;
-#else
-  return false;
-#endif
-}
-
 /// Lets a kernel have as much dynamic shared memory as the device gives a block. The limit belongs
 /// to the kernel, for all threads of the process, so where launches of a kernel have different
 /// sizes it must not be the size of one of them: another thread would lower it between this and its
 /// launch. Throws RuntimeError.
 template <class... Params>
-void allow_most_shared_memory(void (*kernel)(Params...)) {
-  int device = 0;
-  int most = 0;
+void allow_most_shared_memory(void (*kernel)(Params...), const DeviceCaps& caps) {
   cudaFuncAttributes attributes{};
-  CUDA_CHECK(cudaGetDevice(&device));
-  CUDA_CHECK(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
   CUDA_CHECK(cudaFuncGetAttributes(&attributes, kernel));
-  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  most - static_cast<int>(attributes.sharedSizeBytes)));
+  CUDA_CHECK(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                           static_cast<int>(caps.shared_bytes - attributes.sharedSizeBytes)));
 }
 
-/// Launches a kernel that keeps the rules above. Where kernels overlap, its blocks start in
+/// Launches a kernel that keeps the rules above. Where the device has them, its blocks start in
 /// clusters of `cluster` blocks; `cluster` must divide the grid. A kernel may rely on the clusters
 /// for speed, but not for its results. Throws RuntimeError.
 template <class... Params, class... Args>
 void launch_clusters(unsigned cluster, void (*kernel)(Params...), dim3 grid, unsigned threads,
-                     size_t shared_bytes, cudaStream_t stream, const Args&... args) {
+                     size_t shared_bytes, const KernelStream& stream, const Args&... args) {
   cudaLaunchAttribute attributes[2]{};
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim = {cluster, 1, 1};
+  unsigned count = 0;
+  if (stream.caps.pdl) {
+    attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[count++].val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (stream.caps.clusters && cluster > 1) {
+    attributes[count].id = cudaLaunchAttributeClusterDimension;
+    attributes[count++].val.clusterDim = {cluster, 1, 1};
+  }
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = dim3(threads);
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
   config.attrs = attributes;
-  config.numAttrs = kernels_may_overlap() ? (cluster > 1 ? 2 : 1) : 0;
+  config.numAttrs = count;
   CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, args...));
 }
 
 /// Does the same without clusters.
 template <class... Params, class... Args>
 void launch_kernel(void (*kernel)(Params...), dim3 grid, unsigned threads, size_t shared_bytes,
-                   cudaStream_t stream, const Args&... args) {
+                   const KernelStream& stream, const Args&... args) {
   launch_clusters(1, kernel, grid, threads, shared_bytes, stream, args...);
 }
 

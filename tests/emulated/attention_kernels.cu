@@ -3,16 +3,17 @@
 
 #include "attention_kernels.h"
 #include "cuda/attention/sm90/dispatch.h"
+#include "emulated_stream.h"
 
 namespace packhorse::cuda {
 
 void launch_attention_128(const AttentionParams& params) {
   launch_attention_kernel<AttentionPlanTraits<cutlass::half_t, 128, AttentionPlan::kPingPong>>(
-      params, nullptr);
+      params, emulated_stream());
 }
 void launch_attention_32(const AttentionParams& params) {
   launch_attention_kernel<AttentionPlanTraits<cutlass::half_t, 32, AttentionPlan::kManyBlocks>>(
-      params, nullptr);
+      params, emulated_stream());
 }
 
 }  // namespace packhorse::cuda

@@ -4,6 +4,7 @@
 
 #include "core/float8.h"
 #include "cuda/attention/short/warps.h"
+#include "emulated_stream.h"
 #include "emulated_test.h"
 
 namespace packhorse::cuda {
@@ -208,7 +209,7 @@ template <class T>
 void check(const Shape& shape, const Lengths& lengths, int sm_count = 2, unsigned seed = 0) {
   emulated::set_seed(seed);
   Case<T> one(shape, lengths);
-  launch_attention_warps(one.params(sm_count), nullptr);
+  launch_attention_warps(one.params(sm_count), emulated_stream());
   CHECK_WITHIN(one.error(true), 8 * kEpsilon<T>);
 }
 
@@ -265,13 +266,13 @@ TEST(warps_and_tiles_of_one_batch) {
       Case<__half> one({}, kUneven);
       AttentionParams p = one.params(sm_count);
       p.min_seqlen_q = kTilesAlone;
-      launch_attention_sm90(p, nullptr);
+      launch_attention_sm90(p, emulated_stream());
       CHECK(one.workspace[0] == 0);
       CHECK_WITHIN(one.error(false), 8 * kEpsilon<__half>);
-      launch_attention_warps(p, nullptr);
+      launch_attention_warps(p, emulated_stream());
       CHECK_WITHIN(error_of(one.out, one.expected()), 8 * kEpsilon<__half>);
       Case<__half> both({}, kUneven);
-      launch_attention_sm90(both.params(sm_count), nullptr);
+      launch_attention_sm90(both.params(sm_count), emulated_stream());
       CHECK(both.out.same_bits(one.out));
     }
   }
@@ -282,7 +283,7 @@ TEST(warps_and_tiles_of_one_batch) {
     AttentionParams p = none.params(2);
     p.min_seqlen_q = kTilesAlone;
     p.max_seqlen_q = p.max_seqlen_k = 512;
-    launch_attention_sm90(p, nullptr);
+    launch_attention_sm90(p, emulated_stream());
     CHECK(none.workspace[0] == 0);
     for (size_t i = 0; i < none.out.size(); ++i) CHECK(std::isnan(to_double(none.out[i])));
   }
@@ -294,20 +295,20 @@ TEST(warps_and_tiles_of_one_batch) {
     Case<__half> some({.heads = 2, .kv_heads = 2}, Lengths(lengths));
     AttentionParams p = some.params(sm_count);
     p.min_seqlen_q = kTilesAlone;
-    launch_attention_sm90(p, nullptr);
+    launch_attention_sm90(p, emulated_stream());
     CHECK_WITHIN(some.error(false), 8 * kEpsilon<__half>);
   }
 }
 
 TEST(warps_read_the_counts_on_the_device) {
   Case<__half> exact({}, kUneven);
-  launch_attention_warps(exact.params(2), nullptr);
+  launch_attention_warps(exact.params(2), emulated_stream());
   Case<__half> bounded({}, kUneven);
   AttentionParams p = bounded.params(2);
   bounded.counts[0] = p.num_tokens_q;
   bounded.counts[1] = 5;  // texts
   p.counts = bounded.counts.data();
-  launch_attention_warps(p, nullptr);
+  launch_attention_warps(p, emulated_stream());
   const auto rows = static_cast<size_t>(bounded.q_offsets[5] * bounded.q_width);
   CHECK(std::memcmp(exact.out.data(), bounded.out.data(), rows * sizeof(__half)) == 0);
   for (size_t i = rows; i < bounded.out.size(); ++i) CHECK(std::isnan(to_double(bounded.out[i])));
@@ -325,12 +326,12 @@ TEST(warps_give_a_text_the_same_bits_anywhere) {
         batch.kv[static_cast<size_t>(i)] = rounded<__half>(NAN);
       }
     }
-    launch_attention_warps(batch.params(2), nullptr);
+    launch_attention_warps(batch.params(2), emulated_stream());
     for (size_t b = 0; b < kUneven.queries.size(); ++b) {
       const int length = kUneven.queries[b];
       if (length > kWarpTokens) continue;
       Case<__half> alone(shape, Lengths(std::vector<int>{length}));
-      launch_attention_warps(alone.params(1), nullptr);
+      launch_attention_warps(alone.params(1), emulated_stream());
       const __half* there = batch.out.data() + batch.q_offsets[b] * batch.q_width;
       CHECK(std::memcmp(alone.out.data(), there, alone.out.size() * sizeof(__half)) == 0);
     }
@@ -343,7 +344,7 @@ TEST(warps_into_float8) {
     AttentionParams p = one.params(2);
     p.out = one.bytes.data();
     p.out_factor = 20;
-    launch_attention_warps(p, nullptr);
+    launch_attention_warps(p, emulated_stream());
     const std::vector<double> expected = one.expected();
     for (size_t b = 0; b < kUneven.queries.size(); ++b) {
       for (auto i = static_cast<size_t>(one.q_offsets[b] * one.q_width);

@@ -2,6 +2,7 @@
 // epilogue makes of these. The main loop is CUTLASS's, and is not emulated.
 #include "core/int8.h"
 #include "cuda/gemm/int8/int8.h"
+#include "emulated_stream.h"
 #include "emulated_test.h"
 
 namespace packhorse::cuda {
@@ -67,7 +68,7 @@ TEST(int8_layers_from_rows_on) {
     rows.values = a.data();
     rows.scales = scales.data();
     rows.offsets = offsets.data();
-    launch_quantize_rows(rows, nullptr);
+    launch_quantize_rows(rows, emulated_stream());
     double most = 0;
     for (int r = 0; r < kRows; ++r) {
       for (int n = 0; n < kOut; ++n) {

@@ -1,6 +1,7 @@
 // Rows whose columns are put into another order: exactly, and no row beyond the count.
 #include "cuda/rowwise/order_columns.h"
 
+#include "emulated_stream.h"
 #include "emulated_test.h"
 
 namespace packhorse::cuda {
@@ -28,7 +29,7 @@ void check(int64_t rows, int64_t columns, int64_t counted, unsigned seed) {
   p.rows = rows;
   p.columns = columns;
   p.row_count = counted < rows ? count.data() : nullptr;
-  launch_order_columns(p, nullptr);
+  launch_order_columns(p, emulated_stream());
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t c = 0; c < columns; ++c) {
       const auto from = static_cast<size_t>(r * stride + order[static_cast<size_t>(c)]);

@@ -6,6 +6,7 @@
 #include "core/float8.h"
 #include "cuda/attention/paged/paged.h"
 #include "cuda/rowwise/append_kv_cache.h"
+#include "emulated_stream.h"
 #include "emulated_test.h"
 
 namespace packhorse::cuda {
@@ -129,7 +130,7 @@ struct Texts {
                   .cu_seqlens = begins.data()};
     args.num_kv_heads = shape.kv_heads;
     args.head_dim = shape.head_dim;
-    launch_append_kv_cache(args, nullptr);
+    launch_append_kv_cache(args, emulated_stream());
   }
 
   /// Rows of the step's queries, whose keys have been appended.
@@ -170,7 +171,7 @@ struct Texts {
       p.workspace = workspace.data();
       p.workspace_bytes = workspace.size() * sizeof(float);
     }
-    launch_attention_pages(p, nullptr);
+    launch_attention_pages(p, emulated_stream());
     return {out.data(), out.data() + out.size()};
   }
 

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "cuda/attention/paged/sm90.h"
+#include "emulated_stream.h"
 #include "emulated_test.h"
 #include "ops/args/kv_cache.h"
 
@@ -195,7 +196,9 @@ template <class T>
 void attend(Pages<T>& pages, int sm_count, bool hopper, Array<T>& out) {
   out.fill_bytes(0xff);
   const PagedAttentionParams params = pages.params(out, sm_count);
-  hopper ? launch_attention_pages_sm90(params, nullptr) : launch_attention_pages(params, nullptr);
+  KernelStream stream = emulated_stream();
+  stream.caps.wgmma = hopper;
+  hopper ? launch_attention_pages_sm90(params, stream) : launch_attention_pages(params, stream);
   for (size_t i = 0; i < pages.counters.size(); ++i) CHECK(pages.counters[i] == 0);
 }
 
@@ -293,7 +296,7 @@ TEST(pages_sm90_bounds) {
   params.counts = pages.counts.data();
   params.num_tokens += Pages<__half>::kMoreTokens;
   params.num_sequences += 7;
-  launch_attention_pages_sm90(params, nullptr);
+  launch_attention_pages_sm90(params, emulated_stream());
   CHECK(out.same_bits(expected));
   out.fill_bytes(0);
   params = pages.params(out, 3);
@@ -301,7 +304,7 @@ TEST(pages_sm90_bounds) {
   params.cu_seqlens += 2;
   params.kv_lens += 2;
   params.table += 2 * pages.table_stride;
-  launch_attention_pages_sm90(params, nullptr);
+  launch_attention_pages_sm90(params, emulated_stream());
   const size_t first = product(2, 4, 64);
   for (size_t i = 0; i < first; ++i) CHECK(to_double(out[i]) == 0);
   CHECK(std::memcmp(out.data() + first, expected.data() + first,
@@ -323,7 +326,7 @@ void check_chunks(const Shape& shape, const Texts& texts) {
     params.workspace = workspace.data();
     params.workspace_bytes = workspace.size() * sizeof(float);
     found.fill_bytes(0xff);
-    launch_attention_pages(params, nullptr);
+    launch_attention_pages(params, emulated_stream());
     CHECK(found.same_bits(expected));
     for (size_t i = 0; i < pages.counters.size(); ++i) CHECK(pages.counters[i] == 0);
   }

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "cuda/attention/paged/paged.h"
+#include "emulated_stream.h"
 #include "emulated_test.h"
 #include "ops/args/kv_cache.h"
 
@@ -205,12 +206,12 @@ void check(const Shape& shape, const Texts& texts, unsigned seed) {
   emulated::set_seed(seed);
   Case<T> one(shape, texts, seed);
   const std::vector<double> expected = one.reference();
-  launch_attention_pages(one.params(kForPrompts), nullptr);
+  launch_attention_pages(one.params(kForPrompts), emulated_stream());
   CHECK_WITHIN(error_of(one.out, expected), 8 * kEpsilon<T>);
   Array<T> prompts(one.out.size());
   std::memcpy(prompts.data(), one.out.data(), one.out.size() * sizeof(T));
   one.out.fill_bytes(0xff);
-  launch_attention_pages(one.params(kForSkinnyRows), nullptr);
+  launch_attention_pages(one.params(kForSkinnyRows), emulated_stream());
   CHECK(one.out.same_bits(prompts));
   // The same with blocks that share a sequence, and with new tokens that are not in their pages
   // yet.
@@ -227,19 +228,20 @@ void check(const Shape& shape, const Texts& texts, unsigned seed) {
   params.new_keys = one.new_keys.data();
   params.new_values = one.new_values.data();
   params.new_key_stride = params.new_value_stride = shape.kv_heads * shape.head_dim;
-  launch_attention_pages(params, nullptr);
+  launch_attention_pages(params, emulated_stream());
   CHECK(one.out.same_bits(prompts));
   CHECK(one.keys.same_bits(keys));
   // The kernel for few rows finds no room on a device of less shared memory.
   one.out.fill_bytes(0xff);
-  params.most_shared_bytes = size_t{64} << 10;
+  KernelStream small = emulated_stream();
+  small.caps.shared_bytes = size_t{64} << 10;
   params.new_keys = params.new_values = nullptr;
   while (params.num_single < params.num_sequences &&
          texts.new_tokens[static_cast<size_t>(params.num_single)] == 1) {
     ++params.num_single;
   }
-  if (shape.head_dim > 128) CHECK(!appends_to_pages(params));
-  launch_attention_pages(params, nullptr);
+  if (shape.head_dim > 128) CHECK(!appends_to_pages(params, small.caps));
+  launch_attention_pages(params, small);
   CHECK(one.out.same_bits(prompts));
 }
 
@@ -275,7 +277,8 @@ template <class T>
 void check_shared_merge(const Shape& shape, const Texts& texts, unsigned seed) {
   Case<T> one(shape, texts, seed);
   emulated::set_seed(seed);
-  launch_attention_pages(one.params(kForSkinnyRows), nullptr);  // without a workspace, nor a merge
+  launch_attention_pages(one.params(kForSkinnyRows),
+                         emulated_stream());  // without a workspace, nor a merge
   Array<T> whole(one.out.size());
   std::memcpy(whole.data(), one.out.data(), one.out.size() * sizeof(T));
   const std::pair<int, unsigned> kinds[] = {
@@ -288,7 +291,7 @@ void check_shared_merge(const Shape& shape, const Texts& texts, unsigned seed) {
     params.workspace = one.workspace.data();
     params.workspace_bytes = one.workspace.size() * sizeof(float);
     params.counters = one.counters.data();
-    launch_attention_pages(params, nullptr);
+    launch_attention_pages(params, emulated_stream());
     CHECK(one.out.same_bits(whole));
     size_t left = 0;
     for (size_t i = 0; i < one.counters.size(); ++i) left += one.counters[i] == 0 ? 0 : 1;

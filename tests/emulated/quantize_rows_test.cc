@@ -1,6 +1,7 @@
 // Rows of bytes: exactly those of the CPU's arithmetic, whatever the width.
 #include "cuda/rowwise/quantize_rows.h"
 
+#include "emulated_stream.h"
 #include "emulated_test.h"
 
 namespace packhorse::cuda {
@@ -68,7 +69,7 @@ void check(int64_t rows, int64_t columns, int64_t counted, unsigned seed) {
   p.scales = scales.data();
   p.offsets = offsets.data();
   p.dtype = kDType<T>;
-  launch_quantize_rows(p, nullptr);
+  launch_quantize_rows(p, emulated_stream());
   for (int64_t r = 0; r < rows; ++r) {
     const auto row = static_cast<size_t>(r);
     if (r >= counted) {

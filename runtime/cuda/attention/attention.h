@@ -5,11 +5,10 @@
 // Tk are the packed tokens of queries and of keys.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <cstddef>
 #include <cstdint>
 
+#include "cuda/device/stream.h"
 #include "ops/args.h"
 
 namespace packhorse::cuda {
@@ -81,6 +80,6 @@ size_t attention_sm90_workspace(const AttentionParams& params);
 /// asynchronous on `stream` and may be captured into a graph. Without a workspace, blocks take
 /// their tiles in a fixed order instead of first come, first served: that is slower and gives the
 /// same bits. Throws RuntimeError.
-void launch_attention_sm90(const AttentionParams& params, cudaStream_t stream);
+void launch_attention_sm90(const AttentionParams& params, const KernelStream& stream);
 
 }  // namespace packhorse::cuda

@@ -1,16 +1,11 @@
-// What the CUDA runtime says of a device, and what follows for the choice of kernels.
 #include "cuda/device/caps.h"
 
 #include <cuda_runtime_api.h>
 
-#include <cstdlib>
-
-#include "cuda/cuda_backend.h"
 #include "cuda/device/check.h"
 #include "packhorse/error.h"
 
-namespace packhorse {
-namespace cuda {
+namespace packhorse::cuda {
 namespace {
 
 std::string device_list(int count) {
@@ -29,10 +24,8 @@ int attribute(cudaDeviceAttr name, int device) {
   return value;
 }
 
-}  // namespace
-
-bool check_device(int device) {
-  const std::string name = concat("device 'cuda:", device, "'");
+// Throws RuntimeError unless the device can be used. `name` begins the message.
+void check_device(const std::string& name, int device) {
   int driver = 0;
   int runtime = 0;
   CUDA_CHECK(cudaDriverGetVersion(&driver));
@@ -50,44 +43,33 @@ bool check_device(int device) {
         concat(name, " does not exist: ", count == 0 ? "the driver shows no device" : "found ",
                device_list(count)));
   }
+}
+
+}  // namespace
+
+DeviceCaps device_caps(int device) {
+  const std::string name = concat("device 'cuda:", device, "'");
+  check_device(name, device);
   const int major = attribute(cudaDevAttrComputeCapabilityMajor, device);
   const int minor = attribute(cudaDevAttrComputeCapabilityMinor, device);
   if (major < 8) {
     throw RuntimeError(
         concat(name, " has compute capability ", major, ".", minor, ", 8.0 is needed"));
   }
-  return kBuiltForSm90 && major == 9 && minor == 0;
+  DeviceCaps caps;
+  caps.sm = 10 * major + minor;
+  caps.tma = caps.wgmma = caps.clusters = caps.pdl = kBuiltForSm90 && caps.sm == 90;
+  caps.sm_count = attribute(cudaDevAttrMultiProcessorCount, device);
+  caps.shared_bytes =
+      static_cast<size_t>(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+  return caps;
 }
 
-int sm_count(int device) { return attribute(cudaDevAttrMultiProcessorCount, device); }
-
-size_t most_shared_bytes(int device) {
-  return static_cast<size_t>(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-}
-
-GemmKernels choose_gemm_kernels(bool sm90_capable) {
-  const char* value = std::getenv("PACKHORSE_GEMM");
-  const std::string choice = value == nullptr ? "" : value;
-  if (choice.empty()) return sm90_capable ? GemmKernels::kSm90 : GemmKernels::kPortable;
-  if (choice == "portable") return GemmKernels::kPortable;
-  if (choice == "sm90" && sm90_capable) return GemmKernels::kSm90;
-  throw RuntimeError(concat("PACKHORSE_GEMM is '", choice, "', expected 'portable'",
-                            sm90_capable ? " or 'sm90'" : " (this device or build has no 'sm90')"));
-}
-
-AttentionAlgorithm asked_attention_algorithm(AttentionAlgorithm asked) {
-  const char* value = std::getenv("PACKHORSE_ATTENTION");
-  if (asked != AttentionAlgorithm::kAuto || value == nullptr || *value == 0) return asked;
-  return parse_attention_algorithm(value, "PACKHORSE_ATTENTION");
-}
-
-}  // namespace cuda
-
-int cuda_device_count() {
+int device_count() {
   int count = 0;
   if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
   cudaGetLastError();
   return 0;
 }
 
-}  // namespace packhorse
+}  // namespace packhorse::cuda

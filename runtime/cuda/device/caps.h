@@ -1,20 +1,42 @@
-// Whether a device can run our kernels, and which of them it can run.
+// Capabilities of a device: whether it can run the kernels of this build, and which of them.
 #pragma once
 
-#include <cstdint>
+#include <cstddef>
 #include <string>
 
 #include "core/format.h"
-#include "packhorse/attention_algorithm.h"
 
 namespace packhorse::cuda {
 
-// Whether this build has the kernels that only Hopper can run.
+// Kernels for compute capability 9.0 are part of this build. A call of one stands behind
+// `if constexpr`, as there is nothing to link otherwise; whether the device runs it is said by
+// DeviceCaps.
 #ifdef PACKHORSE_CUDA_SM90
 constexpr bool kBuiltForSm90 = true;
 #else
 constexpr bool kBuiltForSm90 = false;
 #endif
+
+/// Capabilities that kernels of this build may use on one device, read once, when a CudaContext is
+/// made, and passed down with its stream (KernelStream). Machine code for 9.0 has the instructions
+/// named here; the PTX of 8.0, which other devices compile, has none of them.
+struct DeviceCaps {
+  int sm = 80;            // compute capability: 90 for 9.0
+  bool tma = false;       // tensor maps, and copies of their boxes by one thread
+  bool wgmma = false;     // products of warpgroups, and all kernels written for Hopper
+  bool clusters = false;  // blocks that start together and read each other's shared memory
+  bool pdl = false;       // programmatic dependent launch (launch.cuh)
+  int sm_count = 0;
+  size_t shared_bytes = 0;  // most shared memory of a block
+};
+
+/// Reads the capabilities of a device. Throws RuntimeError where there is no driver, the driver is
+/// too old, the device does not exist (the message lists those that do) or is too old.
+DeviceCaps device_caps(int device);
+
+/// Returns the number of devices that the driver shows; 0 where there is no driver, or one that is
+/// too old.
+int device_count();
 
 /// Returns a version as text: "13.0" for 13000, which is how CUDA counts.
 inline std::string version_text(int version) {
@@ -31,26 +53,5 @@ inline std::string driver_problem(int driver, int runtime) {
   return concat("the NVIDIA driver is too old: it runs CUDA ", version_text(driver),
                 ", this build needs ", version_text(runtime));
 }
-
-/// Throws RuntimeError unless `device` exists and can run our kernels. Returns whether it can run
-/// the Hopper kernels, too.
-bool check_device(int device);
-
-/// Returns the number of streaming multiprocessors of a device.
-int sm_count(int device);
-
-/// Returns the bytes of shared memory that a block of a device may have.
-size_t most_shared_bytes(int device);
-
-enum class GemmKernels : uint8_t { kSm90, kPortable };
-
-/// Returns what the environment variable PACKHORSE_GEMM asks for, and otherwise the best that the
-/// device can run. Throws RuntimeError for an unknown name, or for kernels that the device cannot
-/// run.
-GemmKernels choose_gemm_kernels(bool sm90_capable);
-
-/// Returns `asked`; where that is kAuto, the algorithm that the environment variable
-/// PACKHORSE_ATTENTION names, if it is set.
-AttentionAlgorithm asked_attention_algorithm(AttentionAlgorithm asked);
 
 }  // namespace packhorse::cuda

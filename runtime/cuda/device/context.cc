@@ -5,7 +5,6 @@
 #include <memory>
 #include <vector>
 
-#include "cuda/device/caps.h"
 #include "cuda/device/check.h"
 #include "cuda/device/graph.h"
 #include "cuda/device/graph_bounds.h"
@@ -110,7 +109,7 @@ void CudaContext::synchronize() {
 }
 
 std::vector<GraphBounds> CudaContext::graph_bounds(int64_t max_tokens, int64_t max_seqlen) const {
-  return cuda::graph_bounds(max_tokens, max_seqlen, check_device(device_));
+  return cuda::graph_bounds(max_tokens, max_seqlen, kernels_.caps.wgmma);
 }
 
 std::unique_ptr<DeviceGraph> CudaContext::record(const std::function<void()>& work) {

@@ -15,7 +15,8 @@ namespace packhorse::cuda {
 
 class CudaContext final : public DeviceContext {
  public:
-  explicit CudaContext(int device) : device_(device) {}
+  /// `caps`: those of the device (device_caps).
+  CudaContext(int device, const DeviceCaps& caps) : device_(device), kernels_{stream_, caps} {}
 
   Device device() const override { return {DeviceType::kCuda, device_}; }
   std::unique_ptr<DeviceMemory> allocate(size_t bytes) override;
@@ -38,7 +39,7 @@ class CudaContext final : public DeviceContext {
   DeviceIo* io() override { return &io_; }
 
   int index() const { return device_; }
-  cudaStream_t stream() const { return stream_; }
+  const KernelStream& stream() const { return kernels_; }
 
   /// Copies `bytes` of host memory into slots of the upload ring, one after the other, and calls
   /// send(slot, offset, size) for each: that must ask the stream to read the slot.
@@ -58,6 +59,7 @@ class CudaContext final : public DeviceContext {
   UploadRing uploads_;
   DownloadBuffer downloads_;
   Stream stream_;  // destroyed before the buffers above, after waiting for work that uses them
+  KernelStream kernels_;  // the stream above
   CudaDeviceIo io_{device_, stream_};
 };
 

@@ -6,10 +6,13 @@
 #include <cstdint>
 #include <vector>
 
-#include "cuda/attention/limits.h"
 #include "ops/device_context.h"
 
 namespace packhorse::cuda {
+
+/// Sequences of up to so many queries and keys are computed by single warps on Hopper
+/// (attention/short/warps.h).
+inline constexpr int kWarpTokens = 32;
 
 /// Attention has kernels for batches whose longest sequence has at most this many tokens.
 inline constexpr int64_t kShortSequence = 128;

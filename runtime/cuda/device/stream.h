@@ -1,8 +1,9 @@
-// Classes that own a CUDA stream and a CUDA event.
+// Streams and events of CUDA: classes that own one, and a stream as kernels are launched in it.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
+#include "cuda/device/caps.h"
 #include "cuda/device/check.h"
 
 namespace packhorse::cuda {
@@ -20,6 +21,13 @@ class Stream {
 
  private:
   cudaStream_t stream_ = nullptr;
+};
+
+/// A stream of any owner, and what kernels in it may use: the capabilities of its device.
+struct KernelStream {
+  cudaStream_t handle = nullptr;
+  DeviceCaps caps;
+  operator cudaStream_t() const { return handle; }
 };
 
 class Event {

@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void launch_append_kv_cache(const AppendKvCacheArgs& args, cudaStream_t stream) {
+void launch_append_kv_cache(const AppendKvCacheArgs& args, const KernelStream& stream) {
   if (args.batch.num_tokens == 0) return;
   const auto blocks = static_cast<unsigned>((args.batch.num_tokens + kTokens - 1) / kTokens);
   if (args.pages.keys.dtype != DType::kFloat8) {

@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(256)
 }
 
 template <class From, class To>
-void launch_cast_to(CastArgs args, cudaStream_t stream) {
+void launch_cast_to(CastArgs args, const KernelStream& stream) {
   if (args.normalize) {
     const auto blocks = static_cast<unsigned>((args.x.shape[0] + 7) / 8);
     launch_kernel(cast_unit_rows_kernel<From, To>, dim3(blocks), 256, 0, stream, args);
@@ -93,7 +93,7 @@ void dispatch_any_dtype(DType dtype, Launch launch) {
 
 }  // namespace
 
-void launch_cast(const CastArgs& args, cudaStream_t stream) {
+void launch_cast(const CastArgs& args, const KernelStream& stream) {
   if (args.x.shape[0] == 0 || args.x.shape[1] == 0) return;
   dispatch_any_dtype(args.x.dtype, [&]<class From>() {
     dispatch_any_dtype(args.out.dtype, [&]<class To>() { launch_cast_to<From, To>(args, stream); });

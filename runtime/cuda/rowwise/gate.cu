@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(kThreads) gate_kernel(const __grid_constant__ 
 
 }  // namespace
 
-void launch_gate(const GateParams& params, cudaStream_t stream) {
+void launch_gate(const GateParams& params, const KernelStream& stream) {
   const int64_t vectors = params.rows * params.columns / kVectorSize;
   if (vectors == 0) return;
   const auto blocks = static_cast<unsigned>((vectors + kThreads - 1) / kThreads);

@@ -1,8 +1,7 @@
 // The product of gate and `up` in a gated feed-forward block.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
+#include "cuda/device/stream.h"
 #include "ops/args.h"
 
 namespace packhorse::cuda {
@@ -18,6 +17,6 @@ struct GateParams {
   Activation activation = Activation::kNone;
 };
 
-void launch_gate(const GateParams& params, cudaStream_t stream);
+void launch_gate(const GateParams& params, const KernelStream& stream);
 
 }  // namespace packhorse::cuda

@@ -207,7 +207,8 @@ unsigned blocks_for(int64_t count, int64_t size) {
 
 }  // namespace
 
-void launch_add_lora(const LoraArgs& args, const LoraRotation& rotation, cudaStream_t stream) {
+void launch_add_lora(const LoraArgs& args, const LoraRotation& rotation,
+                     const KernelStream& stream) {
   LoraParams params;
   params.x = args.x.data;
   params.a = args.layer.a.data;
@@ -235,7 +236,7 @@ void launch_add_lora(const LoraArgs& args, const LoraRotation& rotation, cudaStr
   });
 }
 
-void launch_activate(const ActivateArgs& args, cudaStream_t stream) {
+void launch_activate(const ActivateArgs& args, const KernelStream& stream) {
   ActivateParams params;
   params.x = args.x.data;
   params.out = args.out.data;

@@ -1,8 +1,7 @@
 // What adapters add to rows, and activations of such rows.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
+#include "cuda/device/stream.h"
 #include "ops/args/lora.h"
 
 namespace packhorse::cuda {
@@ -20,8 +19,9 @@ struct LoraRotation {
 };
 
 /// All columns and strides are of whole 16-byte accesses.
-void launch_add_lora(const LoraArgs& args, const LoraRotation& rotation, cudaStream_t stream);
+void launch_add_lora(const LoraArgs& args, const LoraRotation& rotation,
+                     const KernelStream& stream);
 
-void launch_activate(const ActivateArgs& args, cudaStream_t stream);
+void launch_activate(const ActivateArgs& args, const KernelStream& stream);
 
 }  // namespace packhorse::cuda

@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(kFoldThreads)
 
 }  // namespace
 
-void launch_norm(const NormParams& params, cudaStream_t stream) {
+void launch_norm(const NormParams& params, const KernelStream& stream) {
   if (params.rows == 0) return;
   dispatch_dtype(params.dtype, [&]<class T>() {
     dispatch_row(params.columns, [&]<int kThreads, int kVectors>() {

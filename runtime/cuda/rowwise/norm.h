@@ -1,10 +1,9 @@
 // LayerNorm and RMSNorm over packed rows, after an optional residual is added.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <cstdint>
 
+#include "cuda/device/stream.h"
 #include "ops/args.h"
 
 namespace packhorse::cuda {
@@ -29,6 +28,6 @@ struct NormParams {
   DType dtype = DType::kFloat16;
 };
 
-void launch_norm(const NormParams& params, cudaStream_t stream);
+void launch_norm(const NormParams& params, const KernelStream& stream);
 
 }  // namespace packhorse::cuda

@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(kBlockThreads<kThreads>)
 }
 
 template <class T, int kThreads, int kVectors>
-void launch_rows(const NormFloat8Params& params, cudaStream_t stream) {
+void launch_rows(const NormFloat8Params& params, const KernelStream& stream) {
   const int64_t rows = params.norm.rows;
   const auto start = [&](auto* kernel, int rows_of_group) {
     const int64_t together = int64_t{kBlockGroups<kThreads>} * rows_of_group;
@@ -124,7 +124,8 @@ void launch_rows(const NormFloat8Params& params, cudaStream_t stream) {
 
 }  // namespace
 
-void launch_norm_float8(const NormParams& norm, const Float8Rows& quantized, cudaStream_t stream) {
+void launch_norm_float8(const NormParams& norm, const Float8Rows& quantized,
+                        const KernelStream& stream) {
   if (norm.rows == 0) return;
   const NormFloat8Params params = {norm, quantized.values.as<unsigned char>(),
                                    quantized.values.row_stride, quantized.scales};

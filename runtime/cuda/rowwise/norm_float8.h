@@ -12,6 +12,7 @@ inline constexpr int64_t kNormFloat8Columns = 4096;
 /// Without gamma rows are quantised as they are. There is no residual, and nothing is added;
 /// `params.out` may be null. Columns and the strides are multiples of 16. For devices of compute
 /// capability 9.0.
-void launch_norm_float8(const NormParams& params, const Float8Rows& quantized, cudaStream_t stream);
+void launch_norm_float8(const NormParams& params, const Float8Rows& quantized,
+                        const KernelStream& stream);
 
 }  // namespace packhorse::cuda

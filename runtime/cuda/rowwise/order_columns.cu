@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void launch_order_columns(const OrderColumnsParams& params, cudaStream_t stream) {
+void launch_order_columns(const OrderColumnsParams& params, const KernelStream& stream) {
   if (params.rows == 0 || params.columns == 0) return;
   constexpr int64_t kColumns = int64_t{kThreads} * kVectorSize;
   const dim3 blocks(static_cast<unsigned>((params.rows + kRows - 1) / kRows),

@@ -2,9 +2,9 @@
 // of its own (LinearWeight::input_order).
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <cstdint>
+
+#include "cuda/device/stream.h"
 
 namespace packhorse::cuda {
 
@@ -22,6 +22,6 @@ struct OrderColumnsParams {
 
 /// Asynchronous on `stream`, allocates nothing, may be captured into a graph. `order` may be read
 /// while the kernels before this one still run. Throws RuntimeError.
-void launch_order_columns(const OrderColumnsParams& params, cudaStream_t stream);
+void launch_order_columns(const OrderColumnsParams& params, const KernelStream& stream);
 
 }  // namespace packhorse::cuda

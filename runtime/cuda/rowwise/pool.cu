@@ -170,7 +170,7 @@ __global__ void __launch_bounds__(kRowThreads)
 }
 
 template <class Out>
-void launch_unit_length(const PoolArgs& args, cudaStream_t stream) {
+void launch_unit_length(const PoolArgs& args, const KernelStream& stream) {
   const auto launch = [&]<int kRowThreads, int kVectors>() {
     launch_kernel(unit_length_kernel<Out, kRowThreads, kVectors>,
                   dim3(static_cast<unsigned>(args.batch.num_sequences)), kRowThreads, 0, stream,
@@ -182,7 +182,7 @@ void launch_unit_length(const PoolArgs& args, cudaStream_t stream) {
 }
 
 template <class T, class Out, bool kMax>
-void launch_pool_to(const PoolArgs& args, cudaStream_t stream) {
+void launch_pool_to(const PoolArgs& args, const KernelStream& stream) {
   const auto sequences = static_cast<unsigned>(args.batch.num_sequences);
   const auto columns = static_cast<unsigned>(args.x.shape[1]);
   const unsigned blocks = sequences * ((columns + kBlockColumns - 1) / kBlockColumns);
@@ -197,7 +197,7 @@ void launch_pool_to(const PoolArgs& args, cudaStream_t stream) {
 
 }  // namespace
 
-void launch_pool(const PoolArgs& args, cudaStream_t stream) {
+void launch_pool(const PoolArgs& args, const KernelStream& stream) {
   if (args.batch.num_sequences == 0) return;
   const auto launch = [&]<class T, class Out>() {
     if (args.pooling == Pooling::kMax) {

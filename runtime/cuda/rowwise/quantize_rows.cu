@@ -7,7 +7,7 @@ namespace packhorse::cuda {
 namespace {
 
 template <class T, int kThreads, int kVectors>
-void launch(const QuantizeRowsParams& params, cudaStream_t stream) {
+void launch(const QuantizeRowsParams& params, const KernelStream& stream) {
   constexpr int kGroups = kQuantizeThreads<kThreads> / kThreads;
   const int64_t blocks = (params.rows + kGroups - 1) / kGroups;
   launch_kernel(quantize_rows_kernel<T, kThreads, kVectors>, dim3(static_cast<unsigned>(blocks)),
@@ -16,7 +16,7 @@ void launch(const QuantizeRowsParams& params, cudaStream_t stream) {
 
 }  // namespace
 
-void launch_quantize_rows(const QuantizeRowsParams& params, cudaStream_t stream) {
+void launch_quantize_rows(const QuantizeRowsParams& params, const KernelStream& stream) {
   if (params.rows == 0) return;
   if (params.columns > kMostInt8Columns) {
     throw RuntimeError(concat("rows of ", params.columns, " columns in int8, expected at most ",

@@ -1,10 +1,9 @@
 // Activations as bytes: each row is offset + scale * q with q from 0 to 255, as in int8 on the CPU.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <cstdint>
 
+#include "cuda/device/stream.h"
 #include "packhorse/types.h"
 
 namespace packhorse::cuda {
@@ -35,6 +34,6 @@ struct QuantizeRowsParams {
 };
 
 /// Asynchronous on `stream`; allocates nothing. Throws RuntimeError.
-void launch_quantize_rows(const QuantizeRowsParams& params, cudaStream_t stream);
+void launch_quantize_rows(const QuantizeRowsParams& params, const KernelStream& stream);
 
 }  // namespace packhorse::cuda

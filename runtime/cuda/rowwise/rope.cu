@@ -79,11 +79,11 @@ unsigned blocks_for(int64_t count) {
 
 }  // namespace
 
-void launch_rotation(const RotationArgs& args, cudaStream_t stream) {
+void launch_rotation(const RotationArgs& args, const KernelStream& stream) {
   launch_kernel(positions_kernel, blocks_for(args.out.rows()), kThreads, 0, stream, args);
 }
 
-void launch_rope(const RopeArgs& args, cudaStream_t stream) {
+void launch_rope(const RopeArgs& args, const KernelStream& stream) {
   const int lanes =
       static_cast<int>(std::bit_ceil(static_cast<unsigned>(args.head_dim / kVectorSize)));
   const int64_t heads = args.q.rows() * (args.num_heads + args.num_kv_heads);

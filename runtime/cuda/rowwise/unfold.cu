@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(kThreads) unfold_kernel(const __grid_constant_
 
 }  // namespace
 
-void launch_unfold(const UnfoldArgs& args, cudaStream_t stream) {
+void launch_unfold(const UnfoldArgs& args, const KernelStream& stream) {
   constexpr int kTokens = kThreads / 32;
   const dim3 blocks(static_cast<unsigned>((args.batch.num_tokens + kTokens - 1) / kTokens));
   dispatch_dtype(args.x.dtype, [&]<class T>() {

@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(256)
 
 }  // namespace
 
-void launch_count_tokens(const CountTokensArgs& args, cudaStream_t stream) {
+void launch_count_tokens(const CountTokensArgs& args, const KernelStream& stream) {
   if (args.num_clear > 0) {
     const dim3 grid(static_cast<unsigned>((args.counts.columns() + 255) / 256),
                     static_cast<unsigned>(args.num_clear));

@@ -5,7 +5,7 @@
 
 namespace packhorse::cuda {
 
-void launch_attention_disentangled(const AttentionParams& params, cudaStream_t stream) {
+void launch_attention_disentangled(const AttentionParams& params, const KernelStream& stream) {
   dispatch_dtype(params.dtype, [&]<class T>() {
     const auto launch = [&]<int kDim>() {
       using Traits = DisentangledTraits<kDim>;

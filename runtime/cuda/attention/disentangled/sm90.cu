@@ -4,7 +4,7 @@
 
 namespace packhorse::cuda {
 
-void launch_attention_disentangled_sm90(const AttentionParams& params, cudaStream_t stream) {
+void launch_attention_disentangled_sm90(const AttentionParams& params, const KernelStream& stream) {
   dispatch_dtype(params.dtype, [&]<class T>() {
     using Traits = DisentangledSm90<T>;
     const dim3 grid(static_cast<unsigned>(slab_slots(params, Traits::kRows) * params.num_heads));

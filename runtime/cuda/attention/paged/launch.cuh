@@ -81,7 +81,7 @@ size_t decode_shared_bytes(const PagedAttentionParams& args) {
 }
 
 template <class Tiles>
-void launch_pages_prefill(const PagedAttentionParams& args, cudaStream_t stream) {
+void launch_pages_prefill(const PagedAttentionParams& args, const KernelStream& stream) {
   using Traits = typename Tiles::Traits;
   const dim3 grid(static_cast<unsigned>(paged_slots(args, Traits::kRows)),
                   static_cast<unsigned>(args.num_kv_heads));
@@ -90,11 +90,11 @@ void launch_pages_prefill(const PagedAttentionParams& args, cudaStream_t stream)
 }
 
 template <class Tiles>
-void launch_paged_decode(const PagedKernelParams& common, cudaStream_t stream) {
+void launch_paged_decode(const PagedKernelParams& common, const KernelStream& stream) {
   using Traits = typename Tiles::Traits;
   DecodeKernelParams params{common, {}, {}};
   const PagedAttentionParams& args = params.args;
-  if (Traits::kTmaHelps && kernels_may_overlap()) {  // devices with TMA
+  if (Traits::kTmaHelps && stream.caps.tma) {
     const auto map = [&](const void* pages) {
       return matrix_tensor_map(pages, args.dtype, args.page_rows, args.head_dim, args.head_dim,
                                Traits::kKeys, 64);

@@ -20,9 +20,8 @@ int64_t slab_count(const PagedAttentionParams& args) {
 }
 
 // Which of the two kernels for many rows runs; both give the same bits.
-bool takes_sm90(const PagedAttentionParams& args) {
-  return kernels_may_overlap() && args.key_scales == nullptr &&
-         attention_pages_sm90_supported(args);
+bool takes_sm90(const PagedAttentionParams& args, const DeviceCaps& caps) {
+  return caps.wgmma && args.key_scales == nullptr && attention_pages_sm90_supported(args);
 }
 
 template <class T, int kDim>
@@ -31,25 +30,25 @@ template <class T, int kDim, int kRows>
 using Decode = DecodeTiles<T, DecodeTraits<kDim, kRows>>;
 
 // Whether the kernel for few rows finds room on the device.
-bool decode_fits(const PagedAttentionParams& args) {
+bool decode_fits(const PagedAttentionParams& args, const DeviceCaps& caps) {
   const size_t bytes = args.key_scales != nullptr ? decode_float8_shared_bytes(args)
                                                   : decode_shared_bytes<Decode>(args);
-  return bytes <= args.most_shared_bytes;
+  return bytes <= caps.shared_bytes;
 }
 
 // Which of the two kernels is faster, where both find room; both give the same bits.
-bool takes_skinny(const PagedAttentionParams& args) {
-  return decode_fits(args) && (most_rows(args) <= 16 || slab_count(args) < args.sm_count);
+bool takes_skinny(const PagedAttentionParams& args, const DeviceCaps& caps) {
+  return decode_fits(args, caps) && (most_rows(args) <= 16 || slab_count(args) < args.sm_count);
 }
 
-void launch_prefill(const PagedAttentionParams& args, cudaStream_t stream) {
+void launch_prefill(const PagedAttentionParams& args, const KernelStream& stream) {
   if (args.key_scales != nullptr) return launch_prefill_float8(args, stream);
   dispatch_pages(args.dtype, args.head_dim, [&]<class T, int kDim>() {
     launch_pages_prefill<Prefill<T, kDim>>(args, stream);
   });
 }
 
-void launch_skinny(const PagedAttentionParams& args, cudaStream_t stream) {
+void launch_skinny(const PagedAttentionParams& args, const KernelStream& stream) {
   PagedKernelParams params = paged_kernel_params(args);
   if (args.workspace != nullptr && slab_count(args) <= kPagedCounters) {
     params.entries = static_cast<int64_t>(args.workspace_bytes / entry_bytes(args.head_dim));
@@ -66,11 +65,11 @@ void launch_skinny(const PagedAttentionParams& args, cudaStream_t stream) {
 
 }  // namespace
 
-void prepare_attention_pages(size_t most_shared_bytes) {
-  allow_pages_shared_memory<Prefill, Decode>(most_shared_bytes);
-  prepare_attention_pages_float8(most_shared_bytes);
+void prepare_attention_pages(const DeviceCaps& caps) {
+  allow_pages_shared_memory<Prefill, Decode>(caps.shared_bytes);
+  prepare_attention_pages_float8(caps);
   if constexpr (kBuiltForSm90) {
-    if (kernels_may_overlap()) prepare_attention_pages_sm90();
+    if (caps.wgmma) prepare_attention_pages_sm90();
   }
 }
 
@@ -82,19 +81,19 @@ size_t attention_pages_workspace(int64_t num_tokens, int64_t max_kv_len, int64_t
   return std::min(kSplitBytes, entries * entry_bytes(head_dim));
 }
 
-bool appends_to_pages(const PagedAttentionParams& args) {
-  return args.key_scales == nullptr && takes_skinny(args);
+bool appends_to_pages(const PagedAttentionParams& args, const DeviceCaps& caps) {
+  return args.key_scales == nullptr && takes_skinny(args, caps);
 }
 
-void launch_attention_pages(const PagedAttentionParams& args, cudaStream_t stream) {
+void launch_attention_pages(const PagedAttentionParams& args, const KernelStream& stream) {
   if (args.num_tokens == 0 || args.num_sequences == 0) return;
-  if (takes_skinny(args)) return launch_skinny(args, stream);
+  if (takes_skinny(args, stream.caps)) return launch_skinny(args, stream);
   // A block that goes through all keys of one token would hold up the others.
   PagedAttentionParams first = args;
   first.num_tokens = first.num_sequences = args.num_single;
   first.max_seqlen = 1;
   first.new_keys = first.new_values = nullptr;  // they lie in their pages already
-  const int num_single = decode_fits(first) ? args.num_single : 0;
+  const int num_single = decode_fits(first, stream.caps) ? args.num_single : 0;
   if (num_single > 0) launch_skinny(first, stream);
   if (num_single == args.num_sequences) return;
   PagedAttentionParams rest = args;
@@ -103,7 +102,7 @@ void launch_attention_pages(const PagedAttentionParams& args, cudaStream_t strea
   rest.kv_lens += num_single;
   rest.table += int64_t{num_single} * args.table_stride;
   if constexpr (kBuiltForSm90) {
-    if (takes_sm90(rest)) return launch_attention_pages_sm90(rest, stream);
+    if (takes_sm90(rest, stream.caps)) return launch_attention_pages_sm90(rest, stream);
   }
   launch_prefill(rest, stream);
 }

@@ -2,11 +2,10 @@
 // stream. Shapes are checked by Ops, not here.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <cstddef>
 #include <cstdint>
 
+#include "cuda/device/stream.h"
 #include "ops/args.h"
 
 namespace packhorse::cuda {
@@ -54,25 +53,24 @@ struct PagedAttentionParams {
   size_t workspace_bytes = 0;
   unsigned* counters = nullptr;  // [kPagedCounters]: zeros before and after every launch
   int32_t sm_count = 0;
-  size_t most_shared_bytes = SIZE_MAX;  // that a block of the device may have
 };
 
 /// Slabs of rows times key/value heads up to which sequences are split among blocks.
 inline constexpr int64_t kPagedCounters = 16384;
 
-/// Raises the shared memory limits of the kernels that find room on the current device, whose
-/// blocks may have so many bytes; once, before any launch.
-void prepare_attention_pages(size_t most_shared_bytes);
+/// Raises the shared memory limits of the kernels that find room on the current device, once,
+/// before any launch.
+void prepare_attention_pages(const DeviceCaps& caps);
 
 /// Bytes of workspace for these bounds, and for every batch within them.
 size_t attention_pages_workspace(int64_t num_tokens, int64_t max_kv_len, int64_t num_heads,
                                  int64_t head_dim);
 
 /// Whether a launch writes new keys and values to their pages itself. If not, they must lie there.
-bool appends_to_pages(const PagedAttentionParams& params);
+bool appends_to_pages(const PagedAttentionParams& params, const DeviceCaps& caps);
 
 /// Allocates nothing; asynchronous on `stream`, may be captured. Without a workspace long sequences
 /// are not split among blocks: slower, same bits. Throws RuntimeError.
-void launch_attention_pages(const PagedAttentionParams& params, cudaStream_t stream);
+void launch_attention_pages(const PagedAttentionParams& params, const KernelStream& stream);
 
 }  // namespace packhorse::cuda

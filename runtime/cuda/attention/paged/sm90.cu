@@ -64,7 +64,7 @@ void prepare_attention_pages_sm90() {
   }
 }
 
-void launch_attention_pages_sm90(const PagedAttentionParams& args, cudaStream_t stream) {
+void launch_attention_pages_sm90(const PagedAttentionParams& args, const KernelStream& stream) {
   PagesSm90Params params{paged_kernel_params(args), {}, {}, {}};
   const bool rare = args.soft_cap != 0 || args.slopes != nullptr;
   dispatch_pages_sm90(args.dtype, args.head_dim, rare, [&]<class T, int kDim, bool kRare>() {

@@ -17,6 +17,6 @@ void prepare_attention_pages_sm90();
 /// pages already: `new_keys`, `new_values`, `num_single` and the workspace are not looked at.
 /// The first of `counters` is zero before and after. Asynchronous; may be captured. Throws
 /// RuntimeError.
-void launch_attention_pages_sm90(const PagedAttentionParams& params, cudaStream_t stream);
+void launch_attention_pages_sm90(const PagedAttentionParams& params, const KernelStream& stream);
 
 }  // namespace packhorse::cuda

@@ -60,14 +60,14 @@ dim3 slab_grid(const AttentionParams& args, int rows) {
 }
 
 template <class T, int kDim, int kTiles>
-void launch_short(const PortableParams& params, cudaStream_t stream) {
+void launch_short(const PortableParams& params, const KernelStream& stream) {
   using Traits = ShortTraits<kDim, kTiles>;
   launch_kernel(short_attention_kernel<T, kDim, kTiles>, slab_grid(params.args, Traits::kRows),
                 Traits::kThreads, Traits::kSharedBytes, stream, params);
 }
 
 template <class T, int kDim, int kGroups>
-void launch_online(const PortableParams& params, cudaStream_t stream) {
+void launch_online(const PortableParams& params, const KernelStream& stream) {
   using Traits = OnlineTraits<kDim, kGroups>;
   launch_kernel(online_attention_kernel<T, kDim, kGroups>, slab_grid(params.args, Traits::kRows),
                 Traits::kThreads, Traits::kSharedBytes, stream, params);
@@ -77,7 +77,7 @@ void launch_online(const PortableParams& params, cudaStream_t stream) {
 // together changes no arithmetic.
 template <class T, int kDim>
 void launch_grouped(const PortableParams& params, const PortableLimits& limits,
-                    cudaStream_t stream) {
+                    const KernelStream& stream) {
   const AttentionParams& args = params.args;
   const int64_t tokens = args.num_tokens_q;
   const int64_t row_keys = grouped_row_keys(args.max_seqlen_k, limits);
@@ -133,7 +133,7 @@ size_t attention_sm80_workspace(int64_t num_tokens_q, int64_t max_seqlen_k, int6
   return static_cast<size_t>(std::min(head * num_heads, std::max(head, kScoresCap)));
 }
 
-void launch_attention_sm80(const AttentionParams& params, cudaStream_t stream,
+void launch_attention_sm80(const AttentionParams& params, const KernelStream& stream,
                            const PortableLimits& limits) {
   if (params.num_tokens_q == 0 || params.num_sequences == 0) return;
   const size_t workspace = attention_sm80_workspace(params.num_tokens_q, params.max_seqlen_k,

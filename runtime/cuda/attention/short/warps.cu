@@ -9,7 +9,7 @@ namespace packhorse::cuda {
 namespace {
 
 template <class T, int kDim, bool kTerm, bool kFloat8>
-void launch(const PortableParams& params, cudaStream_t stream) {
+void launch(const PortableParams& params, const KernelStream& stream) {
   using Traits = WarpTraits<kDim, kTerm>;
   const AttentionParams& args = params.args;
   const int64_t heads = int64_t{args.num_sequences} * args.num_heads;
@@ -20,7 +20,7 @@ void launch(const PortableParams& params, cudaStream_t stream) {
 }
 
 template <class T, int kDim>
-void launch_dim(const PortableParams& params, cudaStream_t stream) {
+void launch_dim(const PortableParams& params, const KernelStream& stream) {
   const bool term = params.args.term.kind != ScoreTermKind::kNone;
   if constexpr (kDim <= kMostFloat8HeadDim) {
     if (params.args.out_factor != 0) {
@@ -34,7 +34,7 @@ void launch_dim(const PortableParams& params, cudaStream_t stream) {
 
 }  // namespace
 
-void launch_attention_warps(const AttentionParams& args, cudaStream_t stream) {
+void launch_attention_warps(const AttentionParams& args, const KernelStream& stream) {
   if (args.num_tokens_q == 0 || args.num_sequences == 0) return;
   const PortableParams params{args, key_window(args.mask), {0, kWarpTokens}};
   dispatch_dtype(args.dtype, [&]<class T>() {

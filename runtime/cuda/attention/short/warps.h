@@ -23,6 +23,6 @@ inline HopperKernels hopper_kernels(const AttentionParams& params) {
 /// Computes the sequences for which computed_by_warps is true, and leaves the rows of all others
 /// alone. The launch allocates nothing, needs no workspace, is asynchronous on `stream` and may be
 /// captured into a graph; num_sequences may then be any bound. Throws RuntimeError.
-void launch_attention_warps(const AttentionParams& params, cudaStream_t stream);
+void launch_attention_warps(const AttentionParams& params, const KernelStream& stream);
 
 }  // namespace packhorse::cuda

@@ -48,7 +48,7 @@ inline CUtensorMap ragged_tensor_map(const void* data, DType dtype, int64_t row_
 /// Fills the kernel's arguments and launches it on as many blocks as run at once, or as there are
 /// tiles.
 template <class Traits>
-void launch_attention_kernel(const AttentionParams& p, cudaStream_t stream) {
+void launch_attention_kernel(const AttentionParams& p, const KernelStream& stream) {
   const auto map = [&](const void* data, int64_t stride, int heads, int rows) {
     return ragged_tensor_map(data, p.dtype, stride, heads, p.head_dim, rows, Traits::kBoxColumns);
   };

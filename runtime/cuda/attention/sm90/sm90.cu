@@ -11,13 +11,14 @@
 namespace packhorse::cuda {
 
 template <class Element, int head_tile, bool float8_out>  // defined in attention/sm90/dispatch.h
-bool launch_attention_plan(AttentionPlan plan, const AttentionParams& params, cudaStream_t stream);
+bool launch_attention_plan(AttentionPlan plan, const AttentionParams& params,
+                           const KernelStream& stream);
 
 namespace {
 
 template <class Element>
 bool launch_attention_config(const AttentionConfig& config, const AttentionParams& params,
-                             cudaStream_t stream) {
+                             const KernelStream& stream) {
   if (params.out_factor != 0) {
     switch (config.head_tile) {
 #ifndef PACKHORSE_CUDA_REDUCED
@@ -64,7 +65,7 @@ bool attention_sm90_supported(const AttentionParams& p) {
 
 size_t attention_sm90_workspace(const AttentionParams&) { return sizeof(int32_t); }
 
-void launch_attention_sm90(const AttentionParams& params, cudaStream_t stream) {
+void launch_attention_sm90(const AttentionParams& params, const KernelStream& stream) {
   AttentionParams p = params;
   if (p.num_tokens_q == 0) return;
   if (!attention_sm90_supported(p)) {

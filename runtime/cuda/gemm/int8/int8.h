@@ -1,11 +1,10 @@
 // Dense layers of int8 weights and inputs in bytes on CUDA, for compute capability 8.0 and later.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <cstddef>
 #include <cstdint>
 
+#include "cuda/device/stream.h"
 #include "cuda/rowwise/quantize_rows.h"
 #include "ops/activation.h"
 
@@ -69,6 +68,6 @@ struct GemmInt8Params {
 };
 
 /// Asynchronous on `stream`, allocates nothing, may be captured into a graph. Throws RuntimeError.
-void launch_gemm_int8(const GemmInt8Params& params, cudaStream_t stream);
+void launch_gemm_int8(const GemmInt8Params& params, const KernelStream& stream);
 
 }  // namespace packhorse::cuda

@@ -80,7 +80,7 @@ struct GemmInt8 {
       cutlass::gemm::threadblock::GemmIdentityThreadblockSwizzle<8>, kStages,
       cutlass::arch::OpMultiplyAddSaturate>::GemmKernel;
 
-  static void launch(const GemmInt8Params& p, cudaStream_t stream) {
+  static void launch(const GemmInt8Params& p, const KernelStream& stream) {
     const Int8Layout layout(p.k, p.n);
     const auto* packed = static_cast<const char*>(p.weight);
     const auto of_columns = [](const float* values) {

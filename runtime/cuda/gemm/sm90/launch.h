@@ -12,7 +12,7 @@
 namespace packhorse::cuda {
 
 template <class Traits>
-void launch_gemm_kernel(const GemmParams& p, int panel, cudaStream_t stream) {
+void launch_gemm_kernel(const GemmParams& p, int panel, const KernelStream& stream) {
   const auto operand = [&](const void* data, int rows, int64_t stride, int box_rows) {
     const DType dtype = Traits::kFloat8 ? DType::kFloat8 : p.dtype;
     return matrix_tensor_map(data, dtype, rows, p.k, stride, box_rows, Traits::kBox);

@@ -148,7 +148,7 @@ __global__ void __launch_bounds__(GemmW4a16<kBits, kMinima, kGroupSteps>::kThrea
 }
 
 template <int kBits>
-void launch_bits(const GemmParams& p, const GemmW4a16Args& args, cudaStream_t stream) {
+void launch_bits(const GemmParams& p, const GemmW4a16Args& args, const KernelStream& stream) {
   dispatch_groups<kBits>(p.groups, [&]<bool kMinima, int kGroupSteps>() {
     using Gemm = GemmW4a16<kBits, kMinima, kGroupSteps>;
     const dim3 grid(static_cast<unsigned>((args.layout.strips + Gemm::kStrips - 1) / Gemm::kStrips),
@@ -161,7 +161,7 @@ void launch_bits(const GemmParams& p, const GemmW4a16Args& args, cudaStream_t st
 
 }  // namespace
 
-void launch_gemm_w4a16_portable(const GemmParams& p, cudaStream_t stream) {
+void launch_gemm_w4a16_portable(const GemmParams& p, const KernelStream& stream) {
   if (p.rows == 0) return;
   GemmW4a16Args args{};
   args.weight = static_cast<const unsigned char*>(p.weight);
