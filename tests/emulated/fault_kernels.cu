@@ -6,7 +6,7 @@
 #include <cute/arch/mma_sm80.hpp>
 #include <cute/arch/mma_sm90_gmma.hpp>
 
-#include "cuda/launch.cuh"
+#include "cuda/common/launch.cuh"
 #include "emulated_stream.h"
 #include "fault_kernels.h"
 

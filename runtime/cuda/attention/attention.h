@@ -31,7 +31,7 @@ struct AttentionParams {
   int64_t v_row_stride = 0;
   int64_t out_row_stride = 0;
   // A kernel reads offsets and counts while kernels ahead of it in the stream may still run, so
-  // those kernels must not write them (cuda/launch.cuh, rule 3).
+  // those kernels must not write them (cuda/common/launch.cuh, rule 3).
   const int32_t* cu_seqlens_q = nullptr;  // [num_sequences + 1], device
   const int32_t* cu_seqlens_k = nullptr;  // [num_sequences + 1], device
   /// Null, or {T, B} in device memory, where B <= num_sequences is the actual number of sequences.

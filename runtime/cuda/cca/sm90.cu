@@ -1,6 +1,6 @@
 #include "cuda/cca/sm90.h"
 #include "cuda/cca/sm90_kernel.cuh"
-#include "cuda/tensor_map.h"
+#include "cuda/common/tensor_map.h"
 
 namespace packhorse::cuda {
 namespace {

@@ -107,8 +107,8 @@ inline GemmShape shape_of(const GemmParams& params) {
 /// Launches the Hopper kernel that is predicted to be the fastest, for devices of compute
 /// capability 9.0 exactly. It is asynchronous on `stream`, allocates nothing, needs no workspace
 /// and may be captured into a graph. The weight and the row count are read while kernels ahead of
-/// this one may still run, so those kernels must not write them (cuda/launch.cuh, rule 3). Throws
-/// RuntimeError.
+/// this one may still run, so those kernels must not write them (cuda/common/launch.cuh, rule 3).
+/// Throws RuntimeError.
 void launch_gemm_sm90(const GemmParams& params, const KernelStream& stream);
 /// Does the same with a kernel of the caller's choice, for tuning and tests.
 void launch_gemm_sm90(const GemmParams& params, const GemmConfig& config,

@@ -1,11 +1,11 @@
 #include <cfloat>
 
-#include "cuda/float8.cuh"
-#include "cuda/launch.cuh"
+#include "cuda/common/float8.cuh"
+#include "cuda/common/launch.cuh"
+#include "cuda/common/reduce.cuh"
+#include "cuda/common/token_position.cuh"
+#include "cuda/common/vector.cuh"
 #include "cuda/rowwise/append_kv_cache.h"
-#include "cuda/rowwise/reduce.cuh"
-#include "cuda/rowwise/row.cuh"
-#include "cuda/rowwise/token_position.cuh"
 
 namespace packhorse::cuda {
 namespace {

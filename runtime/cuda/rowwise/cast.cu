@@ -2,9 +2,10 @@
 // rows and alignment allow it; cast_unit_rows_kernel also divides each row by its Euclidean norm.
 #include <algorithm>
 
-#include "cuda/launch.cuh"
+#include "cuda/common/launch.cuh"
+#include "cuda/common/reduce.cuh"
+#include "cuda/common/vector.cuh"
 #include "cuda/rowwise/cast.h"
-#include "cuda/rowwise/row.cuh"
 
 namespace packhorse::cuda {
 namespace {

@@ -4,11 +4,11 @@
 // embed_folded_kernel.
 #include <array>
 
-#include "cuda/launch.cuh"
+#include "cuda/common/launch.cuh"
+#include "cuda/common/token_position.cuh"
 #include "cuda/rowwise/async_copy.cuh"
 #include "cuda/rowwise/embedding.h"
 #include "cuda/rowwise/row.cuh"
-#include "cuda/rowwise/token_position.cuh"
 
 namespace packhorse::cuda {
 namespace {
@@ -196,7 +196,8 @@ __global__ void __launch_bounds__(kBlockThreads<kThreads>, kResidentBlocks<kThre
   extern __shared__ uint4 incoming[];
   const int columns =
       kFull ? kThreads * kVectors * kVectorSize : static_cast<int>(args.out.shape[1]);
-  const WeightInRegisters<RowType, kVectors> weight(args.norm, columns);  // cuda/launch.cuh, rule 3
+  const WeightInRegisters<RowType, kVectors> weight(args.norm,
+                                                    columns);  // cuda/common/launch.cuh, rule 3
   wait_for_previous_kernel();
   let_next_kernel_start();
   const TokenCounts counts(args.batch);

@@ -1,10 +1,10 @@
 // The kernel of a gated feed-forward block, for devices whose GEMM does not apply the gate itself.
 // x holds blocks of kGateBlock columns of the gate and of `up` in turn; each thread multiplies
 // eight columns.
-#include "cuda/gemm/epilogue.cuh"
-#include "cuda/launch.cuh"
+#include "cuda/common/epilogue.cuh"
+#include "cuda/common/launch.cuh"
+#include "cuda/common/vector.cuh"
 #include "cuda/rowwise/gate.h"
-#include "cuda/rowwise/row.cuh"
 
 namespace packhorse::cuda {
 namespace {

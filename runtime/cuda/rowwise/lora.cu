@@ -5,11 +5,12 @@
 // lora_shrink_kernel: a warp computes one rank of A x for the rows of its block; its lanes take
 // every 32nd vector of the columns, and are summed at the end. lora_expand_kernel: a thread
 // computes eight columns of B times that for the rows of its block, rank by rank.
-#include "cuda/gemm/epilogue.cuh"
-#include "cuda/launch.cuh"
+#include "cuda/common/epilogue.cuh"
+#include "cuda/common/launch.cuh"
+#include "cuda/common/reduce.cuh"
+#include "cuda/common/rotation.cuh"
+#include "cuda/common/vector.cuh"
 #include "cuda/rowwise/lora.h"
-#include "cuda/rowwise/rotation.cuh"
-#include "cuda/rowwise/row.cuh"
 
 namespace packhorse::cuda {
 namespace {

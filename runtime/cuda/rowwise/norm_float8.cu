@@ -1,8 +1,8 @@
 // The kernel of norms with results in e4m3. It is norm_kernel (norm.cu) with another way out, and
 // computes the same 16-bit bits. Results stay in registers until the largest of their row is known:
 // the scale of a row depends on that row alone, and is made by whoever has the row.
-#include "cuda/float8.cuh"
-#include "cuda/launch.cuh"
+#include "cuda/common/float8.cuh"
+#include "cuda/common/launch.cuh"
 #include "cuda/rowwise/norm_float8.h"
 #include "cuda/rowwise/row.cuh"
 

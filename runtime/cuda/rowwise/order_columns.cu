@@ -1,9 +1,9 @@
 // The kernel that puts the columns of rows into another order. A thread has eight columns of a few
 // rows: it reads where they come from once, and of each row gathers them one by one, which finds
 // them in the first-level cache but for the first time, and writes them at once.
-#include "cuda/launch.cuh"
+#include "cuda/common/launch.cuh"
+#include "cuda/common/vector.cuh"
 #include "cuda/rowwise/order_columns.h"
-#include "cuda/rowwise/row.cuh"
 
 namespace packhorse::cuda {
 namespace {

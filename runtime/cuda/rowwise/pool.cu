@@ -3,13 +3,14 @@
 // in eight columns, by a sum or a maximum, with kInFlight rows on their way to shared memory by
 // cp.async; the 16 partial results are then combined there. unit_length_kernel divides the results
 // by their Euclidean norms.
-#include "cuda/launch.cuh"
+#include "cuda/common/launch.cuh"
+#include "cuda/common/raise.cuh"
+#include "cuda/common/reduce.cuh"
+#include "cuda/common/token_position.cuh"
+#include "cuda/common/vector.cuh"
 #include "cuda/rowwise/async_copy.cuh"
 #include "cuda/rowwise/cast.h"
 #include "cuda/rowwise/pool.h"
-#include "cuda/rowwise/raise.cuh"
-#include "cuda/rowwise/row.cuh"
-#include "cuda/rowwise/token_position.cuh"
 
 namespace packhorse::cuda {
 namespace {

@@ -3,20 +3,11 @@
 
 #include <cstdint>
 
+#include "cuda/common/int8_rows.h"
 #include "cuda/device/stream.h"
 #include "packhorse/types.h"
 
 namespace packhorse::cuda {
-
-/// Rows of bytes begin at multiples of so many bytes, which are loaded at once.
-inline constexpr int64_t kInt8Multiple = 16;
-
-/// The widest rows that are quantised; an integer sum over them stays below 2^31.
-inline constexpr int64_t kMostInt8Columns = 65536;
-
-inline constexpr int64_t padded_int8(int64_t columns) {
-  return (columns + kInt8Multiple - 1) / kInt8Multiple * kInt8Multiple;
-}
 
 /// offset is the smallest element of the row, scale = (largest - smallest) / 255, q = (x - offset)
 /// / scale rounded to nearest, ties to even. A row of equal elements has the scale 0; one with an

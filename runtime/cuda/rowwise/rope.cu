@@ -4,11 +4,11 @@
 // head, with eight columns each, so that all a head needs stays in registers.
 #include <bit>
 
-#include "cuda/launch.cuh"
+#include "cuda/common/launch.cuh"
+#include "cuda/common/rotation.cuh"
+#include "cuda/common/token_position.cuh"
+#include "cuda/common/vector.cuh"
 #include "cuda/rowwise/rope.h"
-#include "cuda/rowwise/rotation.cuh"
-#include "cuda/rowwise/row.cuh"
-#include "cuda/rowwise/token_position.cuh"
 
 namespace packhorse::cuda {
 namespace {

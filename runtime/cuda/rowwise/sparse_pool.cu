@@ -3,9 +3,10 @@
 // rows on their way.
 #include <algorithm>
 
-#include "cuda/launch.cuh"
-#include "cuda/rowwise/raise.cuh"
-#include "cuda/rowwise/row.cuh"
+#include "cuda/common/launch.cuh"
+#include "cuda/common/raise.cuh"
+#include "cuda/common/reduce.cuh"
+#include "cuda/common/vector.cuh"
 #include "cuda/rowwise/sparse_pool.h"
 
 namespace packhorse::cuda {

@@ -1,5 +1,5 @@
 // Completes the inputs of a step of generation: a block for each sequence.
-#include "cuda/launch.cuh"
+#include "cuda/common/launch.cuh"
 #include "cuda/sampling/begin_step.h"
 
 namespace packhorse::cuda {

@@ -1,5 +1,5 @@
 // Counting the tokens that penalties look at.
-#include "cuda/launch.cuh"
+#include "cuda/common/launch.cuh"
 #include "cuda/sampling/sampling.h"
 
 namespace packhorse::cuda {

@@ -8,8 +8,8 @@
 
 #include <cstdint>
 
-#include "cuda/launch.cuh"
-#include "cuda/rowwise/reduce.cuh"
+#include "cuda/common/launch.cuh"
+#include "cuda/common/reduce.cuh"
 
 namespace packhorse::cuda {
 

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <limits>
 
-#include "cuda/gemm/epilogue.cuh"
+#include "cuda/common/epilogue.cuh"
 #include "cuda/gemm/gemm_config.h"
 #include "cuda/gemm/skinny/tile.h"
 #include "cuda/gemm/split_k.h"

@@ -10,7 +10,7 @@
 #pragma once
 
 #include "cuda/attention/paged/decode_tiles.cuh"
-#include "cuda/float8.cuh"
+#include "cuda/common/float8.cuh"
 
 namespace packhorse::cuda {
 

@@ -21,7 +21,7 @@
 #include "cuda/attention/paged/paged.h"
 #include "cuda/attention/portable/scores.cuh"
 #include "cuda/attention/varlen.cuh"
-#include "cuda/launch.cuh"
+#include "cuda/common/launch.cuh"
 
 namespace packhorse::cuda {
 

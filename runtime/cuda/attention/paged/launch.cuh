@@ -4,9 +4,9 @@
 #include <algorithm>
 
 #include "cuda/attention/paged/decode_kernel.cuh"
+#include "cuda/common/tensor_map.h"
 #include "cuda/device/caps.h"
 #include "cuda/device/check.h"
-#include "cuda/tensor_map.h"
 
 namespace packhorse::cuda {
 

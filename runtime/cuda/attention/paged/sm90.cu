@@ -2,8 +2,8 @@
 
 #include "cuda/attention/paged/sm90.h"
 #include "cuda/attention/paged/sm90_kernel.cuh"
+#include "cuda/common/tensor_map_blocks.h"
 #include "cuda/device/check.h"
-#include "cuda/tensor_map_blocks.h"
 
 namespace packhorse::cuda {
 namespace {

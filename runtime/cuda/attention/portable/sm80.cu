@@ -8,8 +8,8 @@
 #include "cuda/attention/bytetransformer/short_kernel.cuh"
 #include "cuda/attention/portable/online_kernel.cuh"
 #include "cuda/attention/portable/sm80.h"
+#include "cuda/common/launch.cuh"
 #include "cuda/device/check.h"
-#include "cuda/launch.cuh"
 
 namespace packhorse::cuda {
 namespace {

@@ -20,7 +20,7 @@
 #pragma once
 
 #include "cuda/attention/portable/scores.cuh"
-#include "cuda/float8.cuh"
+#include "cuda/common/float8.cuh"
 
 namespace packhorse::cuda {
 

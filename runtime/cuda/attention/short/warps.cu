@@ -3,7 +3,7 @@
 
 #include "cuda/attention/short/kernel.cuh"
 #include "cuda/attention/short/warps.h"
-#include "cuda/launch.cuh"
+#include "cuda/common/launch.cuh"
 
 namespace packhorse::cuda {
 namespace {

@@ -23,7 +23,7 @@
 
 #include "cuda/attention/sm90/consumer.cuh"
 #include "cuda/attention/sm90/traits.cuh"
-#include "cuda/launch.cuh"
+#include "cuda/common/launch.cuh"
 
 namespace packhorse::cuda {
 

@@ -9,9 +9,9 @@
 #include "core/format.h"
 #include "cuda/attention/attention.h"
 #include "cuda/attention/sm90/kernel.cuh"
+#include "cuda/common/launch.cuh"
+#include "cuda/common/tensor_map.h"
 #include "cuda/device/check.h"
-#include "cuda/launch.cuh"
-#include "cuda/tensor_map.h"
 #include "packhorse/error.h"
 
 namespace packhorse::cuda {

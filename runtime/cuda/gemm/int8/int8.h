@@ -4,9 +4,10 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "cuda/common/int8_rows.h"
 #include "cuda/device/stream.h"
-#include "cuda/rowwise/quantize_rows.h"
 #include "ops/activation.h"
+#include "packhorse/types.h"
 
 #if defined(__CUDACC__)
 #define PACKHORSE_INT8_FUNCTION __host__ __device__ __forceinline__

@@ -1,10 +1,10 @@
 // The host side of the product of few rows: its tensor maps, its tile and its launch.
 #pragma once
 
+#include "cuda/common/tensor_map.h"
+#include "cuda/common/tensor_map_blocks.h"
 #include "cuda/device/check.h"
 #include "cuda/gemm/skinny/kernel.cuh"
-#include "cuda/tensor_map.h"
-#include "cuda/tensor_map_blocks.h"
 
 namespace packhorse::cuda {
 

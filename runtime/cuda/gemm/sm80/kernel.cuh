@@ -9,8 +9,8 @@
 
 #include <cutlass/epilogue/threadblock/fusion/visitors.hpp>
 
+#include "cuda/common/epilogue.cuh"
 #include "cuda/device/check.h"
-#include "cuda/gemm/epilogue.cuh"
 #include "cuda/gemm/gemm.h"
 
 namespace packhorse::cuda {

@@ -3,11 +3,11 @@
 
 #include <algorithm>
 
+#include "cuda/common/launch.cuh"
+#include "cuda/common/tensor_map.h"
 #include "cuda/device/check.h"
 #include "cuda/gemm/gemm.h"
 #include "cuda/gemm/sm90/kernel.cuh"
-#include "cuda/launch.cuh"
-#include "cuda/tensor_map.h"
 
 namespace packhorse::cuda {
 

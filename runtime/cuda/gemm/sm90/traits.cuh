@@ -9,9 +9,9 @@
 #include <cute/atom/mma_traits_sm90_gmma.hpp>
 #include <cute/tensor.hpp>
 
+#include "cuda/common/pipeline_sm90.cuh"
 #include "cuda/gemm/gemm.h"
 #include "cuda/gemm/split_k.h"
-#include "cuda/pipeline_sm90.cuh"
 
 namespace packhorse::cuda {
 

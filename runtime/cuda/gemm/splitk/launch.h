@@ -1,9 +1,9 @@
 // The host side of the products of gemm_splitk_cluster.h: their tensor maps and their launch.
 #pragma once
 
+#include "cuda/common/tensor_map_blocks.h"
 #include "cuda/device/check.h"
 #include "cuda/gemm/splitk/kernel.cuh"
-#include "cuda/tensor_map_blocks.h"
 
 namespace packhorse::cuda {
 

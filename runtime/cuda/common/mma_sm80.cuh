@@ -12,7 +12,8 @@
 #include <cute/arch/copy_sm80.hpp>
 #include <cute/arch/mma_sm80.hpp>
 
-#include "cuda/rowwise/row.cuh"
+#include "cuda/common/reduce.cuh"
+#include "cuda/common/vector.cuh"
 
 namespace packhorse::cuda {
 

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "cuda/tensor_map.h"
+#include "cuda/common/tensor_map.h"
 
 namespace packhorse::cuda {
 
