@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "cpu/kernels.h"
-#include "cpu/thread_pool.h"
+#include "cpu/threads/thread_pool.h"
 #include "ops/args.h"
 
 namespace packhorse::cpu {

@@ -4,7 +4,7 @@
 #include <cstddef>
 
 #include "cpu/kernels.h"
-#include "cpu/thread_pool.h"
+#include "cpu/threads/thread_pool.h"
 #include "ops/args/cca.h"
 
 namespace packhorse::cpu {

@@ -13,8 +13,8 @@
 #include "cpu/gemm.h"
 #include "cpu/host_memory.h"
 #include "cpu/processor.h"
-#include "cpu/shared_pools.h"
-#include "cpu/thread_pool.h"
+#include "cpu/threads/shared_pools.h"
+#include "cpu/threads/thread_pool.h"
 #include "ops/backend.h"
 #include "packhorse/error.h"
 

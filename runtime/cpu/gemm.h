@@ -10,8 +10,8 @@
 
 #include "cpu/gemm_engine.h"
 #include "cpu/gemm_shape.h"
-#include "cpu/read_ahead.h"
-#include "cpu/thread_pool.h"
+#include "cpu/threads/read_ahead.h"
+#include "cpu/threads/thread_pool.h"
 
 namespace packhorse::cpu {
 

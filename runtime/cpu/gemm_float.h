@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "cpu/gemm_shape.h"
-#include "cpu/thread_pool.h"
+#include "cpu/threads/thread_pool.h"
 
 namespace packhorse::cpu {
 

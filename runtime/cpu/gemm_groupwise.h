@@ -16,7 +16,7 @@
 
 #include "cpu/gemm_shape.h"
 #include "cpu/kernels.h"
-#include "cpu/thread_pool.h"
+#include "cpu/threads/thread_pool.h"
 #include "ops/args.h"
 
 namespace packhorse::cpu {

@@ -11,7 +11,7 @@
 
 #include "cpu/gemm.h"
 #include "cpu/kernels.h"
-#include "cpu/thread_pool.h"
+#include "cpu/threads/thread_pool.h"
 #include "ops/args.h"
 
 namespace packhorse::cpu {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "cpu/kernels.h"
-#include "cpu/thread_pool.h"
+#include "cpu/threads/thread_pool.h"
 #include "ops/args/lora.h"
 
 namespace packhorse::cpu {

@@ -5,7 +5,7 @@
 
 #include "cpu/gemm.h"
 #include "cpu/kernels.h"
-#include "cpu/thread_pool.h"
+#include "cpu/threads/thread_pool.h"
 #include "ops/args/moe.h"
 
 namespace packhorse::cpu {

@@ -5,7 +5,7 @@
 #include <cstddef>
 
 #include "cpu/kernels.h"
-#include "cpu/thread_pool.h"
+#include "cpu/threads/thread_pool.h"
 #include "ops/args.h"
 
 namespace packhorse::cpu {

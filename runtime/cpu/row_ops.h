@@ -3,7 +3,7 @@
 #pragma once
 
 #include "cpu/kernels.h"
-#include "cpu/thread_pool.h"
+#include "cpu/threads/thread_pool.h"
 #include "ops/args.h"
 #include "ops/args/rowwise.h"
 

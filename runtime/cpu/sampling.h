@@ -1,7 +1,7 @@
 // Choosing tokens on the CPU.
 #pragma once
 
-#include "cpu/thread_pool.h"
+#include "cpu/threads/thread_pool.h"
 #include "ops/args/sampling.h"
 #include "ops/args/step.h"
 

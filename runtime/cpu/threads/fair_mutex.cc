@@ -1,4 +1,4 @@
-#include "cpu/fair_mutex.h"
+#include "cpu/threads/fair_mutex.h"
 
 namespace packhorse::cpu {
 namespace {

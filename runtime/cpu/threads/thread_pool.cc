@@ -1,4 +1,4 @@
-#include "cpu/thread_pool.h"
+#include "cpu/threads/thread_pool.h"
 
 #include <unistd.h>
 
@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "core/format.h"
-#include "cpu/spin.h"
+#include "cpu/threads/spin.h"
 #include "packhorse/error.h"
 
 namespace packhorse::cpu {

@@ -13,8 +13,8 @@
 #include <type_traits>
 #include <vector>
 
-#include "cpu/fair_mutex.h"
-#include "cpu/read_ahead.h"
+#include "cpu/threads/fair_mutex.h"
+#include "cpu/threads/read_ahead.h"
 
 namespace packhorse::cpu {
 

@@ -1,4 +1,4 @@
-#include "cpu/affinity.h"
+#include "cpu/threads/affinity.h"
 
 #include <sched.h>
 

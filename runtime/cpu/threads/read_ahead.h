@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "cpu/spin.h"
+#include "cpu/threads/spin.h"
 
 namespace packhorse::cpu {
 

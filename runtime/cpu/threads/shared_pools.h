@@ -11,7 +11,7 @@
 
 #include <memory>
 
-#include "cpu/thread_pool.h"
+#include "cpu/threads/thread_pool.h"
 
 namespace packhorse::cpu {
 

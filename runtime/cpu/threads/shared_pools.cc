@@ -1,4 +1,4 @@
-#include "cpu/shared_pools.h"
+#include "cpu/threads/shared_pools.h"
 
 #include <unistd.h>
 
@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "core/format.h"
-#include "cpu/affinity.h"
 #include "cpu/gemm.h"
+#include "cpu/threads/affinity.h"
 #include "packhorse/error.h"
 
 namespace packhorse::cpu {
