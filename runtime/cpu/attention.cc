@@ -5,8 +5,8 @@
 #include <limits>
 
 #include "core/format.h"
-#include "cpu/profile.h"
-#include "cpu/workspace.h"
+#include "cpu/common/profile.h"
+#include "cpu/common/workspace.h"
 #include "packhorse/error.h"
 
 namespace packhorse::cpu {

@@ -4,9 +4,9 @@
 #include <cmath>
 #include <cstring>
 
-#include "cpu/profile.h"
+#include "cpu/common/profile.h"
+#include "cpu/common/workspace.h"
 #include "cpu/row_ops.h"
-#include "cpu/workspace.h"
 
 namespace packhorse::cpu {
 namespace {

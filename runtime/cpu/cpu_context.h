@@ -11,7 +11,7 @@
 
 #include "core/format.h"
 #include "cpu/gemm.h"
-#include "cpu/host_memory.h"
+#include "cpu/memory/host_memory.h"
 #include "cpu/processor.h"
 #include "cpu/threads/shared_pools.h"
 #include "cpu/threads/thread_pool.h"

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "cpu/common/profile.h"
 #include "cpu/kernels.h"
-#include "cpu/profile.h"
 
 namespace packhorse::cpu {
 namespace {

@@ -5,8 +5,8 @@
 #include <cstring>
 
 #include "core/float_convert.h"
+#include "cpu/common/profile.h"
 #include "cpu/processor.h"
-#include "cpu/profile.h"
 #include "cpu/row_ops.h"
 
 namespace packhorse::cpu {

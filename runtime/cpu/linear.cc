@@ -4,12 +4,12 @@
 #include <cstring>
 #include <utility>
 
+#include "cpu/common/profile.h"
+#include "cpu/common/workspace.h"
 #include "cpu/gemm_int8.h"
 #include "cpu/linear_scratch.h"
 #include "cpu/partition.h"
-#include "cpu/profile.h"
 #include "cpu/row_ops.h"
-#include "cpu/workspace.h"
 
 namespace packhorse::cpu {
 namespace {

@@ -5,10 +5,10 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "cpu/common/workspace.h"
 #include "cpu/gemm_groupwise.h"
 #include "cpu/gemm_shape.h"
 #include "cpu/partition.h"
-#include "cpu/workspace.h"
 #include "ops/args.h"
 
 namespace packhorse::cpu {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "cpu/profile.h"
+#include "cpu/common/profile.h"
 #include "cpu/row_ops.h"
 
 namespace packhorse::cpu {

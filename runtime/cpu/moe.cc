@@ -6,10 +6,10 @@
 #include <cstring>
 
 #include "core/float_convert.h"
+#include "cpu/common/profile.h"
+#include "cpu/common/workspace.h"
 #include "cpu/linear.h"
-#include "cpu/profile.h"
 #include "cpu/row_ops.h"
-#include "cpu/workspace.h"
 
 namespace packhorse::cpu {
 namespace {

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "cpu/profile.h"
+#include "cpu/common/profile.h"
+#include "cpu/common/workspace.h"
 #include "cpu/row_ops.h"
-#include "cpu/workspace.h"
 
 namespace packhorse::cpu {
 namespace {

@@ -7,8 +7,8 @@
 
 #include "core/float_convert.h"
 #include "core/format.h"
+#include "cpu/common/profile.h"
 #include "cpu/gemm_groupwise.h"
-#include "cpu/profile.h"
 #include "packhorse/error.h"
 
 namespace packhorse::cpu {

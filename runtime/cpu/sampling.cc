@@ -6,7 +6,7 @@
 #include <cstring>
 #include <span>
 
-#include "cpu/workspace.h"
+#include "cpu/common/workspace.h"
 #include "ops/sampling_math.h"
 
 namespace packhorse::cpu {

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <cstring>
 
-#include "cpu/profile.h"
-#include "cpu/workspace.h"
+#include "cpu/common/profile.h"
+#include "cpu/common/workspace.h"
 
 namespace packhorse::cpu {
 namespace {

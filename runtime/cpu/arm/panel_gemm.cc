@@ -4,10 +4,10 @@
 #include <cstring>
 
 #include "core/float_convert.h"
+#include "cpu/common/profile.h"
 #include "cpu/gemm_engine.h"
 #include "cpu/gemm_int8.h"
 #include "cpu/kernels.h"
-#include "cpu/profile.h"
 #include "cpu/row_ops.h"
 
 namespace packhorse::cpu {

@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "core/format.h"
+#include "cpu/common/profile.h"
 #include "cpu/gemm_int8.h"
 #include "cpu/kernels.h"
 #include "cpu/processor.h"
-#include "cpu/profile.h"
 #include "cpu/row_ops.h"
 #include "cpu/x86/onednn_matmul.h"
 #include "packhorse/error.h"

@@ -1,4 +1,4 @@
-#include "cpu/host_memory.h"
+#include "cpu/memory/host_memory.h"
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -13,7 +13,7 @@
 
 #include "core/arena.h"
 #include "core/format.h"
-#include "cpu/cgroup_memory.h"
+#include "cpu/memory/cgroup_memory.h"
 #include "packhorse/error.h"
 
 namespace packhorse::cpu {

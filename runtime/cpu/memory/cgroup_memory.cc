@@ -1,4 +1,4 @@
-#include "cpu/cgroup_memory.h"
+#include "cpu/memory/cgroup_memory.h"
 
 #include <algorithm>
 #include <cstdint>

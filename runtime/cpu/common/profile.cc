@@ -1,4 +1,4 @@
-#include "cpu/profile.h"
+#include "cpu/common/profile.h"
 
 #include <array>
 #include <cstddef>
