@@ -5,10 +5,11 @@
 
 #include "core/float_convert.h"
 #include "cpu/common/profile.h"
-#include "cpu/gemm_engine.h"
-#include "cpu/gemm_int8.h"
-#include "cpu/kernels.h"
-#include "cpu/row_ops.h"
+#include "cpu/common/rows.h"
+#include "cpu/gemm/gemm_engine.h"
+#include "cpu/gemm/gemm_int8.h"
+#include "cpu/isa/kernels.h"
+#include "cpu/threads/one_thread.h"
 
 namespace packhorse::cpu {
 namespace {

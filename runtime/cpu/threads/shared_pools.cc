@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "core/format.h"
-#include "cpu/gemm.h"
 #include "cpu/threads/affinity.h"
+#include "cpu/threads/one_thread.h"
 #include "packhorse/error.h"
 
 namespace packhorse::cpu {

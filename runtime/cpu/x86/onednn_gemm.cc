@@ -15,9 +15,10 @@
 
 #include "core/format.h"
 #include "cpu/common/profile.h"
-#include "cpu/gemm_engine.h"
-#include "cpu/kernels.h"
-#include "cpu/row_ops.h"
+#include "cpu/common/rows.h"
+#include "cpu/gemm/gemm_engine.h"
+#include "cpu/isa/kernels.h"
+#include "cpu/threads/one_thread.h"
 #include "cpu/x86/onednn_matmul.h"
 #include "packhorse/error.h"
 

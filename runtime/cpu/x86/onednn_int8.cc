@@ -8,10 +8,10 @@
 
 #include "core/format.h"
 #include "cpu/common/profile.h"
-#include "cpu/gemm_int8.h"
-#include "cpu/kernels.h"
-#include "cpu/processor.h"
-#include "cpu/row_ops.h"
+#include "cpu/common/rows.h"
+#include "cpu/gemm/gemm_int8.h"
+#include "cpu/isa/kernels.h"
+#include "cpu/isa/processor.h"
 #include "cpu/x86/onednn_matmul.h"
 #include "packhorse/error.h"
 

@@ -6,7 +6,7 @@
 
 #include "core/format.h"
 #include "cpu/common/profile.h"
-#include "cpu/kernels.h"
+#include "cpu/isa/kernels.h"
 #include "packhorse/error.h"
 
 namespace packhorse::cpu {
