@@ -8,7 +8,6 @@
 #include "model/layer_packer.h"
 #include "model/spec.h"
 #include "model/stack_layouts.h"
-#include "ops/args/moe.h"
 #include "ops/ops.h"
 
 namespace packhorse {

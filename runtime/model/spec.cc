@@ -7,6 +7,7 @@
 #include "model/json_fields.h"
 #include "model/spec_heads.h"
 #include "model/spec_quantized.h"
+#include "ops/args/attention.h"
 #include "ops/args/cca.h"
 #include "packhorse/error.h"
 

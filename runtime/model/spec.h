@@ -8,7 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "ops/args.h"
+#include "ops/args/attention.h"
+#include "ops/args/rowwise.h"
 
 namespace packhorse {
 

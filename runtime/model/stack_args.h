@@ -9,8 +9,9 @@
 #include "model/spec.h"
 #include "model/stack_buffers.h"
 #include "model/stack_weights.h"
-#include "ops/args.h"
+#include "ops/args/attention.h"
 #include "ops/args/cca.h"
+#include "ops/args/dense.h"
 
 namespace packhorse {
 

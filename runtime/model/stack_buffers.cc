@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/math.h"
 #include "model/stack_args.h"
 
 namespace packhorse {
@@ -89,7 +90,7 @@ void take_block_buffers(const Spec& spec, const StackWeights& weights, const Cap
       attention.pages.keys = TensorView(nullptr, dtype, 0, attention.head_dim);
       attention.pages.values = attention.pages.keys;
       attention.pages.max_kv_len = capacity.max_kv_len;
-      attention.pages.table_stride = (capacity.max_kv_len + kPageTokens - 1) / kPageTokens;
+      attention.pages.table_stride = ceil_div(capacity.max_kv_len, kPageTokens);
       attention_bytes = ops.paged_attention_workspace(attention);
     }
     buffers.attention_workspace = arena.take("attention_workspace", attention_bytes);

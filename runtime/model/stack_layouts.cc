@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/format.h"
+#include "core/math.h"
 
 namespace packhorse {
 namespace {
@@ -73,7 +74,7 @@ DenseLayout StackLayouts::output(int64_t index) const {
 int64_t StackLayouts::padded_inner() const {
   const FeedForwardSpec& spec = spec_.stack.feed_forward;
   if (!spec.gated) return packer_.width(spec.size);
-  return (spec.size + kGateBlock - 1) / kGateBlock * kGateBlock;
+  return round_up(spec.size, kGateBlock);
 }
 
 DenseLayout StackLayouts::up(int64_t index) const {

@@ -8,7 +8,7 @@
 #include "model/layer_packer.h"
 #include "model/moe.h"
 #include "model/spec.h"
-#include "ops/args.h"
+#include "ops/args/attention.h"
 
 namespace packhorse {
 

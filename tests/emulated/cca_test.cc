@@ -3,7 +3,7 @@
 
 #include "emulated_stream.h"
 #include "emulated_test.h"
-#include "ops/args/kv_cache.h"
+#include "ops/args/cca.h"
 
 namespace packhorse::cuda {
 namespace {

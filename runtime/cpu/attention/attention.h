@@ -7,7 +7,7 @@
 
 #include "cpu/isa/kernels.h"
 #include "cpu/threads/thread_pool.h"
-#include "ops/args.h"
+#include "ops/args/attention.h"
 
 namespace packhorse::cpu {
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "core/math.h"
 #include "cpu/common/profile.h"
 #include "cpu/common/rows.h"
 #include "cpu/common/workspace.h"
@@ -154,7 +155,7 @@ size_t cca_workspace(const CcaArgs& args, int threads) {
 
 void cca(const CcaArgs& args, const Kernels& kernels, ThreadPool& pool) {
   const int64_t tokens = args.batch.num_tokens;
-  const int64_t blocks = (tokens + kCcaRows - 1) / kCcaRows;
+  const int64_t blocks = ceil_div(tokens, kCcaRows);
   const int64_t heads = args.num_heads + args.num_kv_heads;
   const size_t bytes = scratch_bytes(args);
   const auto block_at = [&](int64_t block, auto body) {

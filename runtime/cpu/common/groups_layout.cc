@@ -5,15 +5,14 @@
 #include <cstring>
 
 #include "core/float_convert.h"
+#include "core/math.h"
 
 namespace packhorse::cpu {
 namespace {
 
 constexpr int64_t kStep = 4;  // input features whose products one instruction adds
 
-int64_t stripes_of(int64_t out_features) {
-  return (out_features + kStripeColumns - 1) / kStripeColumns;
-}
+int64_t stripes_of(int64_t out_features) { return ceil_div(out_features, kStripeColumns); }
 
 // Packs one stripe, the columns of which begin at `first`.
 void pack_stripe(const GroupedWeight& weight, int64_t first, int64_t in_features,

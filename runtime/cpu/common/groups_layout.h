@@ -10,16 +10,15 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "core/math.h"
 #include "cpu/isa/gemm_kernels.h"
 #include "cpu/threads/thread_pool.h"
-#include "ops/args.h"
+#include "ops/args/common.h"
 
 namespace packhorse::cpu {
 
 /// The blocks in which a row of x is quantised.
-constexpr int64_t group_blocks(int64_t in_features) {
-  return (in_features + kGroupBlock - 1) / kGroupBlock;
-}
+constexpr int64_t group_blocks(int64_t in_features) { return ceil_div(in_features, kGroupBlock); }
 
 /// Bytes from one stripe of a packed weight to the next.
 int64_t groups_stripe_bytes(int64_t in_features, const WeightGroups& groups);

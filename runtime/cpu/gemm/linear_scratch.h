@@ -9,7 +9,7 @@
 #include "cpu/common/workspace.h"
 #include "cpu/gemm/gemm_shape.h"
 #include "cpu/gemm/partition.h"
-#include "ops/args.h"
+#include "ops/args/dense.h"
 
 namespace packhorse::cpu {
 

@@ -8,7 +8,7 @@
 #include "cpu/gemm/gemm.h"
 #include "cpu/isa/kernels.h"
 #include "cpu/threads/thread_pool.h"
-#include "ops/args.h"
+#include "ops/args/dense.h"
 
 namespace packhorse::cpu {
 

@@ -26,6 +26,7 @@
 
 #include <cuda_runtime.h>
 
+#include "core/math.h"
 #include "cuda/device/check.h"
 #include "cuda/device/stream.h"
 
@@ -60,7 +61,12 @@ void allow_most_shared_memory(void (*kernel)(Params...), const DeviceCaps& caps)
                            static_cast<int>(caps.shared_bytes - attributes.sharedSizeBytes)));
 }
 
-/// Launches a kernel that keeps the rules above. Where the device has them, its blocks start in
+/// The number of blocks of which each takes `each` of `count` items.
+inline unsigned block_count(int64_t count, int64_t each) {
+  return static_cast<unsigned>(ceil_div(count, each));
+}
+
+/// Launches a kernel that keeps the rules above. Where kernels overlap, its blocks start in
 /// clusters of `cluster` blocks; `cluster` must divide the grid. A kernel may rely on the clusters
 /// for speed, but not for its results. Throws RuntimeError.
 template <class... Params, class... Args>

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "cuda/device/stream.h"
-#include "ops/args.h"
+#include "ops/args/kv_cache.h"
 
 namespace packhorse::cuda {
 

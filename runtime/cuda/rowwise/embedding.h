@@ -2,7 +2,7 @@
 #pragma once
 
 #include "cuda/device/stream.h"
-#include "ops/args.h"
+#include "ops/args/rowwise.h"
 
 namespace packhorse::cuda {
 

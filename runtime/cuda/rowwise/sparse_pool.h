@@ -4,7 +4,7 @@
 #pragma once
 
 #include "cuda/device/stream.h"
-#include "ops/args.h"
+#include "packhorse/types.h"
 
 namespace packhorse::cuda {
 

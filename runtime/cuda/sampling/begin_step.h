@@ -2,7 +2,7 @@
 #pragma once
 
 #include "cuda/device/stream.h"
-#include "ops/args/step.h"
+#include "ops/args/sampling.h"
 
 namespace packhorse::cuda {
 

@@ -10,7 +10,6 @@
 #include "model/spec.h"
 #include "model/stack_weights.h"
 #include "ops/args/cca.h"
-#include "ops/args/kv_cache.h"
 #include "ops/device_context.h"
 
 namespace packhorse {

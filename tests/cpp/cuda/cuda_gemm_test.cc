@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "core/math.h"
 #include "cuda/common/epilogue.cuh"
 #include "cuda/gemm/gemm_config.h"
 #include "cuda/gemm/skinny/tile.h"
@@ -113,7 +114,7 @@ TEST(gemm_splitk_cluster_tiles_fit_and_run_at_once) {
         CHECK(behind >= int64_t{512} * tile.row_box / 16 * tile.slots * parts);
         CHECK(behind >= int64_t{128} * (tile.columns - tile.features));
         CHECK(behind >= int64_t{128} * (kMostClusterRows - tile.row_box));
-        CHECK(tile.slots <= (tile.columns / 8 + 1) / 2);  // those that a kernel has
+        CHECK(tile.slots <= ceil_div(tile.columns / 8, 2));  // those that a kernel has
       }
     }
   }
@@ -206,6 +207,15 @@ TEST(activations_match_float64) {
     CHECK(std::fabs(apply(Activation::kSilu) - x / (1 + std::exp(-double{x}))) < 3e-6);
     CHECK(std::fabs(apply(Activation::kTanh) - std::tanh(double{x})) < 1e-6);
     CHECK(std::fabs(apply(Activation::kSigmoid) - 1 / (1 + std::exp(-double{x}))) < 1e-6);
+  }
+}
+
+TEST(tanh_keeps_its_digits_near_zero) {
+  for (double d = 1e-30; d < 20; d *= 1.01) {
+    for (const float x : {static_cast<float>(d), static_cast<float>(-d)}) {
+      const double exact = std::tanh(double{x});
+      CHECK(std::fabs(Tanh{}(x)-exact) < 3e-6 * std::fabs(exact));
+    }
   }
 }
 

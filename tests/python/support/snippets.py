@@ -48,7 +48,7 @@ class Snippet:
 
 
 def pages() -> list[Path]:
-    """What users read; experiments are records of their day."""
+    """What users read. Pages for developers are not run."""
     return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 

@@ -45,7 +45,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ),
         ("runtime/core/arena.h", '  #include "ops/ops.h"', "runtime/core must not include"),
         ("runtime/model/spec.h", '#include "../cpu/gemm/gemm.h"', "runtime/cpu/gemm/gemm.h"),
-        ("runtime/ops/ops_rows.cc", '#include "cpu/cpu_backend.h"', "runtime/cpu/cpu_backend.h"),
+        ("runtime/ops/ops_rowwise.cc", '#include "cpu/cpu_backend.h"', "runtime/cpu/cpu_backend.h"),
         ("runtime/include/packhorse/types.h", '#include "core/arena.h"', "runtime/core/arena.h"),
         (
             "pyruntime/packhorse/_native/operators.h",
@@ -82,11 +82,11 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ),
         (
             "runtime/cuda/attention/new.cu",
-            '#include "cuda/params.h"',
-            "runtime/cuda/attention must not include runtime/cuda/params.h",
+            '#include "cuda/arg_checks.h"',
+            "runtime/cuda/attention must not include runtime/cuda/arg_checks.h",
         ),
         (
-            "runtime/cpu/rowwise/row_ops.cc",
+            "runtime/cpu/rowwise/rowwise.cc",
             '#include "cpu/gemm/gemm.h"',
             "runtime/cpu/rowwise must not include runtime/cpu/gemm/gemm.h",
         ),
