@@ -1,5 +1,5 @@
-"""A file includes only its own level and those below (CONTRIBUTING.md, "The six levels"). In a backend,
-a family of kernels includes no other family; and no file includes itself by way of others.
+"""A file includes only its own level and those below (CONTRIBUTING.md, "The six levels"). In a
+backend, a family of kernels includes no other family; and no file includes itself by way of others.
 
     python tools/check_levels.py [ROOT]
 
