@@ -111,7 +111,7 @@ class CudaOps final : public Ops {
   AttentionAlgorithm attention_;                      // the caller's choice, maybe kAuto
   std::vector<std::string>* explanations_ = nullptr;  // null, except while `explain` runs
   CudaMemory counters_;       // for launch_attention_sm90; zero before and after every launch
-  CudaMemory page_counters_;  // likewise, for launch_attention_pages
+  CudaMemory page_counters_;  // for launch_attention_pages, zero as well
 };
 
 }  // namespace packhorse::cuda

@@ -79,15 +79,15 @@ struct PagedTile {
   void* out = nullptr;
   int64_t q_stride = 0, out_stride = 0;
   int64_t first_row = 0;
-  int rows = 0;  // of this tile, at most kQueryTile
+  int rows = 0;  // in this tile, at most kQueryTile
   int group = 1;
   int head_dim = 0;       // a multiple of 16
   bool bfloat16 = false;  // whether q, keys and values are
   int64_t first_position = 0;
-  const void* keys = nullptr;  // of page 0, this head's first row
+  const void* keys = nullptr;  // first row of this head in page 0
   const void* values = nullptr;
   int64_t page_stride = 0;  // elements from page to page
-  /// Of pages in e4m3, the scales of page 0 and this head; those of a page are page_stride /
+  /// Scales of page 0 and this head, where pages are in e4m3; those of a page are page_stride /
   /// head_dim floats behind those of the page before. Else null.
   const float* key_scales = nullptr;
   const float* value_scales = nullptr;

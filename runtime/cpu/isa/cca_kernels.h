@@ -16,7 +16,7 @@ struct CcaHead {
   int rows = 0;
   int depthwise_width = 0, grouped_width = 0;
   int head_dim = 0;
-  int64_t column = 0;                // of the head in the latents
+  int64_t column = 0;                // where the head begins in the latents
   const float* depthwise = nullptr;  // the head's columns; rows are depthwise_stride apart
   int64_t depthwise_stride = 0;
   const float* depthwise_bias = nullptr;  // the head's columns
@@ -25,7 +25,7 @@ struct CcaHead {
   /// The mean of the head and of the mean of these heads, one after the other, is added.
   int64_t others_column = 0;
   int num_others = 0;
-  float length = 0;                 // of the head before its rotation
+  float length = 0;                 // norm of the head before its rotation
   const float* rotation = nullptr;  // rows of cosines and sines, [pairs] each
   int64_t rotation_stride = 0;
   int pairs = 0;

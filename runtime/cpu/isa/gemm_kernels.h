@@ -95,7 +95,7 @@ inline constexpr int64_t kPieceBytes = 16;
 struct MultiplyPanels {
   const void* x = nullptr;
   int64_t x_stride = 0;
-  const void* weight = nullptr;   // of the first column
+  const void* weight = nullptr;   // from the first column on
   const float* bias = nullptr;    // or null; only for bfloat16
   const int32_t* sums = nullptr;  // [columns] of the weights of a column, only for int8
   void* out = nullptr;
@@ -131,7 +131,7 @@ struct MultiplyGroupwise {
   const int8_t* x = nullptr;  // as QuantizeBlocks makes them
   const float* x_scales = nullptr;
   const int32_t* x_sums = nullptr;
-  const uint8_t* weight = nullptr;  // of this stripe, packed (gemm/w4a16/layout.h)
+  const uint8_t* weight = nullptr;  // this stripe, packed (groups_layout.h)
   const float* bias = nullptr;      // [columns], or null
   void* out = nullptr;
   int64_t out_stride = 0;

@@ -97,7 +97,7 @@ struct LoraShrink {
 struct LoraExpand {
   const float* inner = nullptr;    // [parts, max_rank]
   const void* b = nullptr;         // rows are b_stride apart
-  const int32_t* parts = nullptr;  // of every 8 columns; 16 of them are of one part; or null
+  const int32_t* parts = nullptr;  // part of every 8 columns; 16 of them are of one part; or null
   void* out = nullptr;             // [columns]
   int64_t b_stride = 0;
   int64_t columns = 0;

@@ -54,7 +54,7 @@ class ReadAhead {
   std::atomic<const char*> data_{nullptr};
   std::atomic<int64_t> stream_bytes_{0};
   std::atomic<int> streams_{1};
-  alignas(64) std::atomic<int64_t> next_{0};  // of all streams together
+  alignas(64) std::atomic<int64_t> next_{0};  // sum over all streams
 };
 
 /// The order in which weights are read, learned from the last time. Of weights that fall on the

@@ -47,8 +47,8 @@ class ThreadPool {
          &body, count});
   }
 
-  /// What threads read ahead from now on while they wait for a loop or for its end. Each of them is
-  /// going to read a part of it.
+  /// Weights that threads read ahead from now on while they wait for a loop or for its end. Each of
+  /// them is going to read a part of it.
   void read_ahead(const ReadAhead::Range& range) { ahead_.set(range, threads_); }
 
  private:

@@ -10,7 +10,7 @@ class CudaGraph final : public DeviceGraph {
  public:
   CudaGraph(cudaGraph_t graph, cudaStream_t stream)
       : executable_(instantiate(graph), cudaGraphExecDestroy), stream_(stream) {
-    // Without this the first launch would upload the graph, and take longer.
+    // Uploads now; else the first launch would upload the graph, and take longer.
     CUDA_CHECK(cudaGraphUpload(executable_.get(), stream));
   }
 
