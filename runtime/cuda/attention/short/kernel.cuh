@@ -19,6 +19,7 @@
 // registers: slots (2 c, 2 c + 1) and (2 c + 8, 2 c + 9) are the keys of these numbers.
 #pragma once
 
+#include "cuda/attention/limits.h"
 #include "cuda/attention/portable/scores.cuh"
 #include "cuda/common/float8.cuh"
 
