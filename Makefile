@@ -34,7 +34,7 @@ CUDA_MACHINE := $(and $(shell command -v nvcc),$(wildcard /proc/driver/nvidia/ve
 
 SOURCES := CMakeLists.txt LICENSE README.md pyproject.toml \
   $(shell find cmake runtime pyruntime weights_tools -type f -not -path '*/__pycache__/*')
-CPP_SOURCES := $(shell find runtime pyruntime tests examples -name '*.h' -o -name '*.cc' \
+CPP_SOURCES := $(shell find runtime pyruntime tests examples -name '*.h' -o -name '*.cc' -o -path 'runtime/*.inc' \
   -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh')
 
 .PHONY: demo test test-all test-cpp test-sanitize test-emulated test-asan-python test-python test-peers test-ray test-browser \

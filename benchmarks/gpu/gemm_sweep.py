@@ -107,7 +107,8 @@ def build(cutlass: Path) -> ctypes.CDLL:
     options += ["-gencode=arch=compute_90a,code=sm_90a", "-DPACKHORSE_CUDA_SM90"]
     options += [f"-I{path}" for path in (cutlass, RUNTIME, RUNTIME / "include")]
     sources = [RUNTIME / "cuda" / "gemm" / f"{name}.cu" for name in KERNELS] + [
-        HERE / "gemm_sweep.cc"
+        RUNTIME / "cuda" / "device" / "caps.cc",
+        HERE / "gemm_sweep.cc",
     ]
     objects = [BUILD / f"{source.stem}.o" for source in sources]
 

@@ -13,8 +13,8 @@ headers of CUTLASS. The second takes a library that was compiled before. There a
 
 Prints Markdown. FILE.json is written anew after every line, so that it has what was measured when a
 run is cut off. How times are measured stands above each table. All launches of ours are those of
-the runtime: each may set itself up while the one before it still runs (cuda/launch.cuh). Ends with
-status 1 if a result was wrong.
+the runtime: each may set itself up while the one before it still runs (cuda/common/launch.cuh).
+Ends with status 1 if a result was wrong.
 """
 
 from __future__ import annotations

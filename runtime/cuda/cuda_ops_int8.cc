@@ -5,7 +5,7 @@
 #include "core/format.h"
 #include "core/math.h"
 #include "cuda/cuda_ops.h"
-#include "cuda/device.h"
+#include "cuda/device/caps.h"
 #include "cuda/gemm/int8/int8.h"
 #include "cuda/rowwise/quantize_rows.h"
 #include "packhorse/error.h"
@@ -68,7 +68,7 @@ void CudaOps::product_int8(const char* op, const LinearArgs& args) {
   const QuantizedRows rows(args.workspace, args.x.rows(), args.x.columns());
   const RowBytes bytes = {rows.values, rows.scales(), rows.offsets()};
   launch_quantize_rows(args.x, bytes, args.row_count, stream_);
-  launch_gemm_int8(args, bytes, sm_count_, stream_);
+  launch_gemm_int8(args, bytes, stream_);
 }
 
 void CudaOps::linear_int8(const LinearArgs& args) {

@@ -11,7 +11,7 @@
 #include "core/float8.h"
 #include "core/format.h"
 #include "core/int8.h"
-#include "cuda/cuda_context.h"
+#include "cuda/device/context.h"
 #include "cuda/gemm/gemm.h"
 #include "cuda/gemm/int8/int8.h"
 #include "cuda/gemm/w4a16/layout.h"

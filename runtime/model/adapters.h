@@ -9,8 +9,8 @@
 #include "model/batch.h"
 #include "model/precision.h"
 #include "model/spec.h"
-#include "ops/backend.h"
 #include "ops/args/lora.h"
+#include "ops/backend.h"
 #include "packhorse/weight_source.h"
 
 namespace packhorse {

@@ -4,6 +4,7 @@
 
 #include "cuda/cca/cca.h"
 #include "cuda/cca/sm90.h"
+#include "emulated_stream.h"
 #include "emulated_test.h"
 
 namespace packhorse::cuda {
@@ -241,12 +242,12 @@ template <class T>
 void check(const Shape& shape, const Texts& texts, int sm_count, unsigned seed) {
   emulated::set_seed(seed);
   Case<T> one(shape, texts, seed);
-  launch_cca_sm90(one.args(), sm_count, nullptr);
+  launch_cca_sm90(one.args(), emulated_stream(sm_count));
   CHECK_WITHIN(one.error(), 16 * kEpsilon<T>);
   Array<T> hopper(one.out.size());
   std::memcpy(hopper.data(), one.out.data(), hopper.size() * sizeof(T));
   one.out.fill_bytes(0xff);
-  launch_cca(one.args(), false, sm_count, nullptr);
+  launch_cca(one.args(), false, emulated_stream(sm_count));
   CHECK(one.out.same_bits(hopper));
 }
 
@@ -304,7 +305,7 @@ TEST(convolve_neighbours_of_nan) {
     emulated::set_seed(seed);
     const Texts texts{{70, 5, 90, 1, 30}};
     Case<__half> one({}, texts, seed);
-    launch_cca_sm90(one.args(), 4, nullptr);
+    launch_cca_sm90(one.args(), emulated_stream());
     Array<__half> clean(one.out.size());
     std::memcpy(clean.data(), one.out.data(), clean.size() * sizeof(__half));
     const auto row = [&](int token) {
@@ -312,7 +313,7 @@ TEST(convolve_neighbours_of_nan) {
     };
     for (size_t i = row(70); i < row(75); ++i) one.latents[i] = rounded<__half>(NAN);
     one.out.fill_bytes(0xff);
-    launch_cca_sm90(one.args(), 4, nullptr);
+    launch_cca_sm90(one.args(), emulated_stream());
     for (int token = 0; token < one.tokens; ++token) {
       const size_t at = static_cast<size_t>(token) * static_cast<size_t>(one.out_stride);
       const bool same = std::memcmp(&one.out[at], &clean[at],

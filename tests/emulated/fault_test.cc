@@ -1,5 +1,5 @@
 // The emulator itself: right kernels give right numbers for every seed, and wrong ones are found.
-#include "cuda/tensor_map.h"
+#include "cuda/common/tensor_map.h"
 #include "emulated_test.h"
 #include "fault_kernels.h"
 

@@ -4,6 +4,7 @@
 
 #include "core/float_convert.h"
 #include "cuda/gemm/w4a16/w4a16.h"
+#include "emulated_stream.h"
 #include "emulated_test.h"
 
 namespace packhorse::cuda {
@@ -165,7 +166,7 @@ struct Case {
   }
 };
 
-using Launch = void (*)(const GemmParams&, cudaStream_t);
+using Launch = void (*)(const GemmParams&, const KernelStream&);
 
 /// Checks rows of `out`, and that nothing between them was written.
 void check_rows(const Case& one, const Array<__half>& out, const std::vector<double>& expected) {
@@ -196,7 +197,7 @@ void check(const Layer& layer, int rows, unsigned seed) {
     for (int first = 0; first < rows; first += at_once) {
       GemmParams p = one.params(*out, first, std::min(at_once, rows - first));
       p.row_count = count;
-      launch(p, nullptr);
+      launch(p, emulated_stream());
     }
     return out;
   };
@@ -261,19 +262,19 @@ TEST(gemm_w4a16_last_bits) {
     emulated::set_seed(++seed);
     Case first(layer, rows, seed);
     Array<__half> rounded(static_cast<size_t>(rows * first.ldo));
-    launch_gemm_w4a16_many(first.params(rounded, 0, rows), nullptr);
+    launch_gemm_w4a16_many(first.params(rounded, 0, rows), emulated_stream());
     layer.residual = true;
     Case one(layer, rows, seed);
     for (size_t i = 0; i < rounded.size(); ++i) one.residual[i] = -rounded[i];
     Array<__half> many(rounded.size()), other(rounded.size());
     const GemmParams p = one.params(other, 0, rows);
-    launch_gemm_w4a16_many(one.params(many, 0, rows), nullptr);
+    launch_gemm_w4a16_many(one.params(many, 0, rows), emulated_stream());
     int zeros = 0;
     for (size_t i = 0; i < many.size(); ++i) zeros += to_double(many[i]) == 0 ? 1 : 0;
     CHECK(zeros < static_cast<int>(many.size()) / 8);
     for (const Launch launch : {launch_gemm_w4a16_skinny, launch_gemm_w4a16_portable}) {
       other.fill_bytes(0xff);
-      launch(p, nullptr);
+      launch(p, emulated_stream());
       CHECK(other.same_bits(many));
     }
   }

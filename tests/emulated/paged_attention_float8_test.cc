@@ -6,6 +6,7 @@
 #include "core/float8.h"
 #include "cuda/attention/paged/paged.h"
 #include "cuda/rowwise/append_kv_cache.h"
+#include "emulated_stream.h"
 #include "emulated_test.h"
 
 namespace packhorse::cuda {
@@ -133,7 +134,7 @@ struct Texts {
                   .cu_seqlens = begins.data()};
     args.num_kv_heads = shape.kv_heads;
     args.head_dim = shape.head_dim;
-    launch_append_kv_cache(args, nullptr);
+    launch_append_kv_cache(args, emulated_stream());
   }
 
   /// Rows of the step's queries, whose keys have been appended.
@@ -161,13 +162,13 @@ struct Texts {
     p.soft_cap = shape.soft_cap;
     p.mask = {.causal = true, .window_left = shape.window};
     if (shape.alibi) p.term = {.kind = ScoreTermKind::kAlibi, .slopes = slopes.data()};
-    PagedLaunch how = {.sm_count = kernel == Kernel::kPrompts ? 1 : 1000,  // which makes the choice
-                       .counters = counters.data()};
+    PagedLaunch how = {.counters = counters.data()};
     if (kernel == Kernel::kSkinnyRowsSplit) {
       p.workspace = workspace.data();
       how.workspace_bytes = workspace.size() * sizeof(float);
     }
-    launch_attention_pages(p, how, nullptr);
+    const int sm_count = kernel == Kernel::kPrompts ? 1 : 1000;  // which makes the choice
+    launch_attention_pages(p, how, emulated_stream(sm_count));
     return {out.data(), out.data() + out.size()};
   }
 

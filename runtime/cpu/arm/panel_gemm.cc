@@ -5,11 +5,12 @@
 
 #include "core/float_convert.h"
 #include "core/math.h"
-#include "cpu/gemm_engine.h"
-#include "cpu/gemm_int8.h"
-#include "cpu/kernels.h"
-#include "cpu/profile.h"
-#include "cpu/rowwise.h"
+#include "cpu/common/profile.h"
+#include "cpu/common/rows.h"
+#include "cpu/gemm/gemm_engine.h"
+#include "cpu/gemm/gemm_int8.h"
+#include "cpu/isa/kernels.h"
+#include "cpu/threads/one_thread.h"
 
 namespace packhorse::cpu {
 namespace {

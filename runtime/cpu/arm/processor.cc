@@ -1,9 +1,9 @@
-#include "cpu/processor.h"
+#include "cpu/isa/processor.h"
 
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
 
-#include "cpu/kernels.h"
+#include "cpu/isa/kernels.h"
 
 namespace packhorse::cpu {
 

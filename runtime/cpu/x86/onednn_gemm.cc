@@ -14,10 +14,11 @@
 #include <vector>
 
 #include "core/format.h"
-#include "cpu/gemm_engine.h"
-#include "cpu/kernels.h"
-#include "cpu/profile.h"
-#include "cpu/rowwise.h"
+#include "cpu/common/profile.h"
+#include "cpu/common/rows.h"
+#include "cpu/gemm/gemm_engine.h"
+#include "cpu/isa/kernels.h"
+#include "cpu/threads/one_thread.h"
 #include "cpu/x86/onednn_matmul.h"
 #include "packhorse/error.h"
 

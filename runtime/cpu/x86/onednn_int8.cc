@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "core/format.h"
-#include "cpu/gemm_int8.h"
-#include "cpu/kernels.h"
-#include "cpu/processor.h"
-#include "cpu/profile.h"
-#include "cpu/rowwise.h"
+#include "cpu/common/profile.h"
+#include "cpu/common/rows.h"
+#include "cpu/gemm/gemm_int8.h"
+#include "cpu/isa/kernels.h"
+#include "cpu/isa/processor.h"
 #include "cpu/x86/onednn_matmul.h"
 #include "packhorse/error.h"
 

@@ -8,8 +8,8 @@
 #include <memory>
 #include <vector>
 
-#include "cpu/gemm_engine.h"
-#include "cpu/kernels.h"
+#include "cpu/gemm/gemm_engine.h"
+#include "cpu/isa/kernels.h"
 
 namespace packhorse::cpu {
 

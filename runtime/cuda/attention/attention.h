@@ -5,14 +5,13 @@
 // that sees no key gives zeros. The bits of an output row depend on its own sequence alone: never
 // on the rest of the batch, on the launch's bounds or on how busy the chip is. Kernels read offsets
 // and counts while kernels ahead of them in the stream may still run, so those must not write them
-// (cuda/launch.cuh, rule 3).
+// (cuda/common/launch.cuh, rule 3).
 #pragma once
-
-#include <cuda_runtime_api.h>
 
 #include <cstddef>
 #include <cstdint>
 
+#include "cuda/device/stream.h"
 #include "ops/args/attention.h"
 
 namespace packhorse::cuda {
@@ -32,13 +31,20 @@ inline float float8_factor(const AttentionArgs& args) {
   return args.out.dtype == DType::kFloat8 ? 1 / args.out_scale : 0;
 }
 
+/// Settings of a launch besides its arguments.
+struct AttentionLaunch {
+  int32_t* next_tile = nullptr;  // as launch_attention_sm90 has it
+  /// Sequences of up to so many queries and keys are left alone.
+  int32_t short_tokens = 0;
+};
+
 /// Launches attention on a device of compute capability 9.0 exactly. It allocates nothing, is
 /// asynchronous on `stream` and may be captured into a graph. Blocks take their tiles first come,
 /// first served, by the counter `next_tile`, which is zero before and after every launch, so that
 /// one serves all launches of a stream; where it is null they take them in a fixed order: that is
 /// slower and gives the same bits. Throws RuntimeError.
-void launch_attention_sm90(const AttentionArgs& args, int32_t* next_tile, int sm_count,
-                           cudaStream_t stream);
+void launch_attention_sm90(const AttentionArgs& args, int32_t* next_tile,
+                           const KernelStream& stream);
 
 /// Settings of a launch besides its arguments.
 struct AttentionLaunch {

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "cuda/device/graph_bounds.h"
+
 namespace packhorse::cuda {
 
 /// The longest sequences, in keys, and the widest heads, in columns, that the two kernels of
@@ -17,9 +19,7 @@ inline constexpr int kGroupedHeadDim = 128;
 inline constexpr int kDisentangledHeadDim = 128;
 inline constexpr int kDisentangledSm90HeadDim = 64;
 
-/// Sequences of up to so many queries and keys are computed by single warps on Hopper
-/// (attention/short/warps.h), for heads of up to so many columns.
-inline constexpr int kWarpTokens = 32;
+/// The widest heads, in columns, of sequences that single warps compute on Hopper.
 inline constexpr int kWarpHeadDim = 128;
 
 /// Whether a sequence goes to the warps, in a layer that they take. It looks at the sequence's own

@@ -3,7 +3,7 @@
 
 #include "cuda/cca/shares.cuh"
 #include "cuda/cca/tile.cuh"
-#include "cuda/launch.cuh"
+#include "cuda/common/launch.cuh"
 
 namespace packhorse::cuda {
 

@@ -2,8 +2,8 @@
 // sequence.
 #pragma once
 
-#include "cuda/rowwise/row.cuh"
-#include "cuda/rowwise/token_position.cuh"
+#include "cuda/common/token_position.cuh"
+#include "cuda/common/vector.cuh"
 #include "ops/args/cca.h"
 
 namespace packhorse::cuda {

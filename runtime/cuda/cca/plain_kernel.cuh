@@ -2,9 +2,9 @@
 #pragma once
 
 #include "cuda/cca/latent_rows.cuh"
-#include "cuda/launch.cuh"
-#include "cuda/rowwise/reduce.cuh"
-#include "cuda/rowwise/rotation.cuh"
+#include "cuda/common/launch.cuh"
+#include "cuda/common/reduce.cuh"
+#include "cuda/common/rotation.cuh"
 
 namespace packhorse::cuda {
 

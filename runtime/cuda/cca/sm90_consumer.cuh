@@ -4,10 +4,10 @@
 // shared memory, and finishes and stores the head from the registers of the sums.
 #pragma once
 
-#include "cuda/attention/mma_sm80.cuh"
 #include "cuda/cca/latent_rows.cuh"
 #include "cuda/cca/sm90_traits.cuh"
 #include "cuda/cca/steps.cuh"
+#include "cuda/common/mma_sm80.cuh"
 
 namespace packhorse::cuda {
 

@@ -17,7 +17,7 @@
 #include "cuda/cca/sm90_consumer.cuh"
 #include "cuda/cca/sm90_producer.cuh"
 #include "cuda/cca/sm90_traits.cuh"
-#include "cuda/launch.cuh"
+#include "cuda/common/launch.cuh"
 
 namespace packhorse::cuda {
 namespace sm90 {

@@ -9,6 +9,7 @@
 
 #include "cuda/cca/latent_rows.cuh"
 #include "cuda/cca/sm90_traits.cuh"
+#include "cuda/common/reduce.cuh"
 
 namespace packhorse::cuda {
 

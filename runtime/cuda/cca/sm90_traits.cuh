@@ -10,7 +10,7 @@
 #include "core/math.h"
 #include "cuda/cca/order.h"
 #include "cuda/cca/shares.cuh"
-#include "cuda/pipeline_sm90.cuh"
+#include "cuda/common/pipeline_sm90.cuh"
 #include "ops/args/cca.h"
 
 namespace packhorse::cuda {

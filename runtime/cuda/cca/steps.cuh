@@ -2,8 +2,8 @@
 // the same bits in all of them.
 #pragma once
 
-#include "cuda/rowwise/rotation.cuh"
-#include "cuda/rowwise/row.cuh"
+#include "cuda/common/rotation.cuh"
+#include "cuda/common/vector.cuh"
 #include "ops/args/cca.h"
 
 namespace packhorse::cuda {

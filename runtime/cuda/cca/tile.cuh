@@ -15,11 +15,11 @@
 // columns: squares are summed over 32 columns first, then over these sums in ascending order.
 #pragma once
 
-#include "cuda/attention/mma_sm80.cuh"
 #include "cuda/cca/latent_rows.cuh"
 #include "cuda/cca/shares.cuh"
 #include "cuda/cca/steps.cuh"
 #include "cuda/cca/weights.cuh"
+#include "cuda/common/mma_sm80.cuh"
 
 namespace packhorse::cuda {
 

@@ -1,8 +1,8 @@
 // The weights of one head of compressed convolutional attention in shared memory.
 #pragma once
 
-#include "cuda/launch.cuh"
-#include "cuda/rowwise/row.cuh"
+#include "cuda/common/launch.cuh"
+#include "cuda/common/vector.cuh"
 #include "ops/args/cca.h"
 
 namespace packhorse::cuda {

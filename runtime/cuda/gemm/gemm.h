@@ -2,11 +2,10 @@
 // has checked all shapes before it calls them.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <cstdint>
 
 #include "core/math.h"
+#include "cuda/device/stream.h"
 #include "cuda/gemm/gemm_config.h"
 #include "cuda/gemm/split_k.h"
 #include "ops/args/common.h"
@@ -109,11 +108,12 @@ inline GemmShape shape_of(const GemmParams& params) {
 /// Launches the Hopper kernel that is predicted to be the fastest, for devices of compute
 /// capability 9.0 exactly. It is asynchronous on `stream`, allocates nothing, needs no workspace
 /// and may be captured into a graph. The weight and the row count are read while kernels ahead of
-/// this one may still run, so those kernels must not write them (cuda/launch.cuh, rule 3). Throws
-/// RuntimeError.
-void launch_gemm_sm90(const GemmParams& params, cudaStream_t stream);
+/// this one may still run, so those kernels must not write them (cuda/common/launch.cuh, rule 3).
+/// Throws RuntimeError.
+void launch_gemm_sm90(const GemmParams& params, const KernelStream& stream);
 /// Does the same with a kernel of the caller's choice, for tuning and tests.
-void launch_gemm_sm90(const GemmParams& params, const GemmConfig& config, cudaStream_t stream);
+void launch_gemm_sm90(const GemmParams& params, const GemmConfig& config,
+                      const KernelStream& stream);
 /// Launches a dense layer that keeps only the maximum over the rows r of each sequence s, in
 /// float32:
 ///
@@ -122,12 +122,13 @@ void launch_gemm_sm90(const GemmParams& params, const GemmConfig& config, cudaSt
 /// No [rows, n] is ever stored. pool.out must hold numbers of 0 or more before, and a NaN stays a
 /// NaN. Since a maximum does not depend on the order, neither do the bits. `residual`, `out`,
 /// `activation`, `gated` and `rotation` are not used; all else is as for launch_gemm_sm90.
-void launch_gemm_pooled_sm90(const GemmParams& params, cudaStream_t stream);
+void launch_gemm_pooled_sm90(const GemmParams& params, const KernelStream& stream);
 /// Launches a product of e4m3 matrices: what launch_gemm_sm90 does with params.float8. A residual
 /// excludes gate, rotation, activation and an e4m3 result; a gate asks for an e4m3 result.
-void launch_gemm_float8(const GemmParams& params, cudaStream_t stream);
-void launch_gemm_float8(const GemmParams& params, const GemmConfig& config, cudaStream_t stream);
+void launch_gemm_float8(const GemmParams& params, const KernelStream& stream);
+void launch_gemm_float8(const GemmParams& params, const GemmConfig& config,
+                        const KernelStream& stream);
 /// Does what launch_gemm_sm90 does, on compute capability 8.0 and later; no gate, no rotation.
-void launch_gemm_sm80(const GemmParams& params, cudaStream_t stream);
+void launch_gemm_sm80(const GemmParams& params, const KernelStream& stream);
 
 }  // namespace packhorse::cuda

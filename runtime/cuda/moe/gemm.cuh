@@ -5,9 +5,9 @@
 #pragma once
 
 #include "core/math.h"
-#include "cuda/attention/mma_sm80.cuh"
-#include "cuda/gemm/epilogue.cuh"
-#include "cuda/launch.cuh"
+#include "cuda/common/epilogue.cuh"
+#include "cuda/common/launch.cuh"
+#include "cuda/common/mma_sm80.cuh"
 #include "cuda/moe/moe.h"
 
 namespace packhorse::cuda {

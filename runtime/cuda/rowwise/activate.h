@@ -8,6 +8,6 @@
 namespace packhorse::cuda {
 
 /// Columns are whole 16-byte accesses. Asynchronous on `stream`; throws RuntimeError.
-void launch_activate(const ActivateArgs& args, cudaStream_t stream);
+void launch_activate(const ActivateArgs& args, const KernelStream& stream);
 
 }  // namespace packhorse::cuda

@@ -3,8 +3,7 @@
 // maxima.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
+#include "cuda/device/stream.h"
 #include "packhorse/types.h"
 
 namespace packhorse::cuda {
@@ -29,11 +28,11 @@ struct SparseChunk {
 
 /// out = max(out, the logits of the sequence's rows), where a NaN wins. `out` must be zeros before
 /// the first chunk.
-void launch_sparse_chunk(const SparseChunk& chunk, cudaStream_t stream);
+void launch_sparse_chunk(const SparseChunk& chunk, const KernelStream& stream);
 /// out += log(1 + max(0, logit)) for the sequence's rows, one after the other; with `twice` the sum
 /// is over log(1 + that). `out` must be zeros before the first chunk.
-void launch_sparse_sum(const SparseChunk& chunk, bool twice, cudaStream_t stream);
+void launch_sparse_sum(const SparseChunk& chunk, bool twice, const KernelStream& stream);
 /// out = log(1 + out), or with `twice` log(1 + log(1 + out)).
-void launch_sparse_weights(float* out, int64_t size, bool twice, cudaStream_t stream);
+void launch_sparse_weights(float* out, int64_t size, bool twice, const KernelStream& stream);
 
 }  // namespace packhorse::cuda

@@ -9,8 +9,8 @@
 #include <cstdint>
 
 #include "core/math.h"
-#include "cuda/launch.cuh"
-#include "cuda/rowwise/reduce.cuh"
+#include "cuda/common/launch.cuh"
+#include "cuda/common/reduce.cuh"
 
 namespace packhorse::cuda {
 

@@ -1,5 +1,6 @@
 // Tests dense layers whose weights are quantised in groups.
-#include "cpu/gemm_groupwise.h"
+#include "cpu/common/groups_layout.h"
+#include "cpu/gemm/gemm_groupwise.h"
 #include "cpu_test.h"
 
 namespace packhorse::cpu_test {

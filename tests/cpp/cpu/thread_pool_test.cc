@@ -1,4 +1,4 @@
-#include "cpu/thread_pool.h"
+#include "cpu/threads/thread_pool.h"
 
 #include <atomic>
 #include <barrier>
@@ -7,8 +7,8 @@
 #include <thread>
 #include <vector>
 
-#include "cpu/affinity.h"
-#include "cpu/shared_pools.h"
+#include "cpu/threads/affinity.h"
+#include "cpu/threads/shared_pools.h"
 #include "packhorse/error.h"
 #include "test.h"
 

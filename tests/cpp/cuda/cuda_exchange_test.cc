@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "cuda/host_device_ring.h"
-#include "cuda/small_copy.h"
+#include "cuda/device/host_device_ring.h"
+#include "cuda/device/small_copy.h"
 #include "packhorse/error.h"
 #include "test.h"
 

@@ -4,8 +4,8 @@
 #include <set>
 #include <string>
 
-#include "cuda/device_memory.h"
-#include "cuda/graph.h"
+#include "cuda/device/graph.h"
+#include "cuda/device/memory.h"
 #include "packhorse/error.h"
 #include "test.h"
 

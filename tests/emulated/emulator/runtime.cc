@@ -13,8 +13,6 @@
 namespace emulated {
 namespace {
 
-constexpr int kMultiprocessors = 4;  // few, so that small batches take the ways of large ones
-
 CUresult refuse(const char* what, unsigned long long found) {
   std::fprintf(stderr, "cuTensorMapEncodeTiled: %s: found %llu\n", what, found);
   return CUDA_ERROR_INVALID_VALUE;
@@ -112,29 +110,6 @@ Memory::~Memory() { munmap(base_, whole_); }
 
 extern "C" {
 
-cudaError_t cudaGetDevice(int* device) {
-  *device = 0;
-  return cudaSuccess;
-}
-cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
-  switch (attribute) {
-    case cudaDevAttrComputeCapabilityMajor:
-      *value = 9;
-      break;
-    case cudaDevAttrComputeCapabilityMinor:
-      *value = 0;
-      break;
-    case cudaDevAttrMultiProcessorCount:
-      *value = emulated::kMultiprocessors;
-      break;
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
-      *value = 227 * 1024;
-      break;
-    default:
-      return cudaErrorInvalidValue;
-  }
-  return cudaSuccess;
-}
 cudaError_t cudaGetLastError() { return cudaSuccess; }
 const char* cudaGetErrorName(cudaError_t) { return "an error of the emulator"; }
 const char* cudaGetErrorString(cudaError_t) { return "an error of the emulator"; }

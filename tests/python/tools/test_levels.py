@@ -23,13 +23,28 @@ def test_this_repository() -> None:
     assert check(ROOT) == (0, "")
 
 
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the sources, into which a test plants an include and takes it out again."""
+    root = tmp_path_factory.mktemp("levels")
+    for folder in ("runtime", "pyruntime"):
+        shutil.copytree(
+            ROOT / folder, root / folder, ignore=shutil.ignore_patterns("*.so*", "__pycache__")
+        )
+    return root
+
+
 @pytest.mark.parametrize(
     ("file", "line", "message"),
     [
-        ("runtime/cpu/linear.cc", '#include "model/spec.h"', "runtime/cpu must not include"),
-        ("runtime/cpu/linear.cc", '#include "cuda/check.h"', "must not include runtime/cuda/"),
+        ("runtime/cpu/gemm/linear.cc", '#include "model/spec.h"', "runtime/cpu must not include"),
+        (
+            "runtime/cpu/gemm/linear.cc",
+            '#include "cuda/device/check.h"',
+            "must not include runtime/cuda/",
+        ),
         ("runtime/core/arena.h", '  #include "ops/ops.h"', "runtime/core must not include"),
-        ("runtime/model/spec.h", '#include "../cpu/gemm.h"', "runtime/cpu/gemm.h"),
+        ("runtime/model/spec.h", '#include "../cpu/gemm/gemm.h"', "runtime/cpu/gemm/gemm.h"),
         ("runtime/ops/ops_rowwise.cc", '#include "cpu/cpu_backend.h"', "runtime/cpu/cpu_backend.h"),
         ("runtime/include/packhorse/types.h", '#include "core/arena.h"', "runtime/core/arena.h"),
         (
@@ -39,23 +54,76 @@ def test_this_repository() -> None:
         ),
         (
             "pyruntime/packhorse/_native/device.pxd",
-            'cdef extern from "cuda/check.h" namespace "x":',
-            "runtime/cuda/check.h",
+            'cdef extern from "cuda/device/check.h" namespace "x":',
+            "runtime/cuda/device/check.h",
         ),
-        ("runtime/session/new.cc", '#include "cuda/check.h"', "runtime/session must not"),
-        ("runtime/model/heads/new.cc", '#include "cpu/gemm.h"', "runtime/model must not"),
+        ("runtime/session/new.cc", '#include "cuda/device/check.h"', "runtime/session must not"),
+        ("runtime/model/heads/new.cc", '#include "cpu/gemm/gemm.h"', "runtime/model must not"),
+        # Families of kernels, and what they share.
+        (
+            "runtime/cuda/gemm/new.cuh",
+            '#include "cuda/attention/attention.h"',
+            "runtime/cuda/gemm must not include runtime/cuda/attention/attention.h",
+        ),
+        (
+            "runtime/cuda/gemm/sm90/new.cuh",
+            '#include "cuda/sampling/row_blocks.cuh"',
+            "runtime/cuda/gemm must not include runtime/cuda/sampling/row_blocks.cuh",
+        ),
+        (
+            "runtime/cuda/common/launch.cuh",
+            '#include "cuda/gemm/gemm.h"',
+            "runtime/cuda/common must not include runtime/cuda/gemm/gemm.h",
+        ),
+        (
+            "runtime/cuda/device/context.cc",
+            '#include "cuda/common/launch.cuh"',
+            "runtime/cuda/device must not include runtime/cuda/common/launch.cuh",
+        ),
+        (
+            "runtime/cuda/attention/new.cu",
+            '#include "cuda/arg_checks.h"',
+            "runtime/cuda/attention must not include runtime/cuda/arg_checks.h",
+        ),
+        (
+            "runtime/cpu/rowwise/rowwise.cc",
+            '#include "cpu/gemm/gemm.h"',
+            "runtime/cpu/rowwise must not include runtime/cpu/gemm/gemm.h",
+        ),
+        (
+            "runtime/cpu/gemm/linear.cc",
+            '#include "cpu/moe/moe.h"',
+            "runtime/cpu/gemm must not include runtime/cpu/moe/moe.h",
+        ),
+        (
+            "runtime/cpu/isa/simd.inc",
+            '#include "cpu/common/rows.h"',
+            "runtime/cpu/isa must not include runtime/cpu/common/rows.h",
+        ),
+        # Files that include themselves, by way of another and at once.
+        (
+            "runtime/cuda/device/check.h",
+            '#include "cuda/device/stream.h"',
+            "include cycle runtime/cuda/device/stream.h -> runtime/cuda/device/check.h -> "
+            "runtime/cuda/device/stream.h",
+        ),
+        (
+            "runtime/core/arena.h",
+            '#include "core/arena.h"',
+            "include cycle runtime/core/arena.h -> runtime/core/arena.h",
+        ),
     ],
 )
-def test_planted(tmp_path: Path, file: str, line: str, message: str) -> None:
-    for folder in ("runtime", "pyruntime"):
-        shutil.copytree(
-            ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("*.so*", "__pycache__")
-        )
-    path = tmp_path / file
+def test_planted(tree: Path, file: str, line: str, message: str) -> None:
+    path = tree / file
+    there = path.read_bytes() if path.exists() else None
+    before = there.decode().splitlines() if there is not None else []
     path.parent.mkdir(parents=True, exist_ok=True)
-    before = path.read_text().splitlines() if path.exists() else []
     path.write_text("\n".join([*before, line, ""]))
-    code, said = check(tmp_path)
+    try:
+        code, said = check(tree)
+    finally:
+        path.unlink() if there is None else path.write_bytes(there)
     assert code == 1
     assert said.startswith(f"{file}:{len(before) + 1}: ")
     assert message in said

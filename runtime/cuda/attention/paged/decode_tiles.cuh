@@ -11,7 +11,7 @@
 #include <cute/arch/copy_sm90_tma.hpp>
 
 #include "cuda/attention/paged/schedule.cuh"
-#include "cuda/pipeline_sm90.cuh"
+#include "cuda/common/pipeline_sm90.cuh"
 
 namespace packhorse::cuda {
 

@@ -11,7 +11,7 @@
 
 #include "core/math.h"
 #include "cuda/attention/paged/decode_tiles.cuh"
-#include "cuda/float8.cuh"
+#include "cuda/common/float8.cuh"
 
 namespace packhorse::cuda {
 

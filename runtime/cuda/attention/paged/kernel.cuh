@@ -22,7 +22,7 @@
 #include "cuda/attention/paged/paged.h"
 #include "cuda/attention/portable/scores.cuh"
 #include "cuda/attention/varlen.cuh"
-#include "cuda/launch.cuh"
+#include "cuda/common/launch.cuh"
 
 namespace packhorse::cuda {
 
@@ -76,9 +76,9 @@ struct PagedKernelParams {
 };
 
 /// What the kernels are given, without a workspace.
-inline PagedKernelParams paged_kernel_params(const AttentionArgs& args, const PagedLaunch& how) {
+inline PagedKernelParams paged_kernel_params(const AttentionArgs& args, const DeviceCaps& caps) {
   PagedKernelParams params{.args = args, .window = key_window(args.mask)};
-  params.sm_count = how.sm_count;
+  params.sm_count = caps.sm_count;
   params.group = args.num_heads / args.num_kv_heads;
   const auto group = static_cast<uint64_t>(params.group);
   params.group_inverse = ceil_div(uint64_t{1} << 32, group);

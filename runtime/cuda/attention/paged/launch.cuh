@@ -5,9 +5,9 @@
 
 #include "core/math.h"
 #include "cuda/attention/paged/decode_kernel.cuh"
-#include "cuda/check.h"
-#include "cuda/device.h"
-#include "cuda/tensor_map.h"
+#include "cuda/common/tensor_map.h"
+#include "cuda/device/caps.h"
+#include "cuda/device/check.h"
 
 namespace packhorse::cuda {
 
@@ -82,20 +82,20 @@ size_t decode_shared_bytes(const AttentionArgs& args) {
 }
 
 template <class Tiles>
-void launch_pages_prefill(const AttentionArgs& args, const PagedLaunch& how, cudaStream_t stream) {
+void launch_pages_prefill(const AttentionArgs& args, const KernelStream& stream) {
   using Traits = typename Tiles::Traits;
   const dim3 grid(static_cast<unsigned>(paged_slots(args, Traits::kRows)),
                   static_cast<unsigned>(args.num_kv_heads));
   launch_kernel(paged_attention_kernel<Tiles>, grid, Traits::kThreads, Traits::kSharedBytes, stream,
-                paged_kernel_params(args, how));
+                paged_kernel_params(args, stream.caps));
 }
 
 template <class Tiles>
-void launch_paged_decode(const PagedKernelParams& common, cudaStream_t stream) {
+void launch_paged_decode(const PagedKernelParams& common, const KernelStream& stream) {
   using Traits = typename Tiles::Traits;
   DecodeKernelParams params{common, {}, {}};
   const AttentionArgs& args = params.args;
-  if (Traits::kTmaHelps && kernels_may_overlap()) {  // devices with TMA
+  if (Traits::kTmaHelps && stream.caps.tma) {
     const auto map = [&](const void* pages) {
       return matrix_tensor_map(pages, args.q.dtype, args.pages.keys.rows(), args.head_dim,
                                args.head_dim, Traits::kKeys, 64);

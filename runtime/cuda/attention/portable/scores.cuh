@@ -13,7 +13,7 @@
 #include "cuda/attention/portable/softmax.cuh"
 #include "cuda/attention/relative_bucket.cuh"
 #include "cuda/attention/varlen.cuh"
-#include "cuda/launch.cuh"
+#include "cuda/common/launch.cuh"
 
 namespace packhorse::cuda {
 

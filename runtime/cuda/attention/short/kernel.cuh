@@ -21,7 +21,7 @@
 
 #include "cuda/attention/limits.h"
 #include "cuda/attention/portable/scores.cuh"
-#include "cuda/float8.cuh"
+#include "cuda/common/float8.cuh"
 
 namespace packhorse::cuda {
 

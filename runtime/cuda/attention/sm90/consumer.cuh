@@ -8,7 +8,7 @@
 
 #include "cuda/attention/sm90/softmax.cuh"
 #include "cuda/attention/sm90/traits.cuh"
-#include "cuda/float8.cuh"
+#include "cuda/common/float8.cuh"
 
 namespace packhorse::cuda::sm90 {
 

@@ -7,7 +7,7 @@
 
 #include "cuda/attention/config.h"
 #include "cuda/attention/varlen.cuh"
-#include "cuda/pipeline_sm90.cuh"
+#include "cuda/common/pipeline_sm90.cuh"
 #include "ops/args/attention.h"
 
 namespace packhorse::cuda {

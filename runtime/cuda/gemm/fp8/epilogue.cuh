@@ -3,7 +3,7 @@
 // scales of their rows and columns, and results may be rounded to e4m3.
 #pragma once
 
-#include "cuda/float8.cuh"
+#include "cuda/common/float8.cuh"
 #include "cuda/gemm/sm90/epilogue.cuh"
 
 namespace packhorse::cuda::sm90_gemm {

@@ -13,11 +13,12 @@
 // of its own forms each of them, and that of the first part adds the others.
 #pragma once
 
-#include "cuda/attention/mma_sm80.cuh"
-#include "cuda/gemm/epilogue.cuh"
+#include "cuda/common/epilogue.cuh"
+#include "cuda/common/mma_sm80.cuh"
+#include "cuda/common/reduce.cuh"
+#include "cuda/common/rotation.cuh"
+#include "cuda/common/vector.cuh"
 #include "cuda/gemm/skinny/stages.cuh"
-#include "cuda/rowwise/rotation.cuh"
-#include "cuda/rowwise/row.cuh"
 
 namespace packhorse::cuda {
 

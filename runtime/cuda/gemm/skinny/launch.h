@@ -1,10 +1,10 @@
 // The host side of the product of few rows: its tensor maps, its tile and its launch.
 #pragma once
 
-#include "cuda/check.h"
+#include "cuda/common/tensor_map.h"
+#include "cuda/common/tensor_map_blocks.h"
+#include "cuda/device/check.h"
 #include "cuda/gemm/skinny/kernel.cuh"
-#include "cuda/tensor_map.h"
-#include "cuda/tensor_map_blocks.h"
 
 namespace packhorse::cuda {
 
@@ -23,7 +23,7 @@ inline CUtensorMap gated_tensor_map(const GemmParams& p, int features) {
 
 template <class T, int kBoxes, int kRowBlocks, bool kGated>
 void launch_gemm_skinny_kernel(const GemmParams& p, const GemmSkinnyTile& tile,
-                               cudaStream_t stream) {
+                               const KernelStream& stream) {
   GemmSkinnyArgs args{};
   args.tile = tile;
   // Boxes of all parts by one copy.
@@ -49,7 +49,7 @@ void launch_gemm_skinny_kernel(const GemmParams& p, const GemmSkinnyTile& tile,
   args.activation = p.activation;
   args.rotation = p.rotation;
   auto* kernel = gemm_skinny_kernel<T, kBoxes, kRowBlocks, kGated>;
-  allow_most_shared_memory(kernel);
+  allow_most_shared_memory(kernel, stream.caps);
   const auto threads = static_cast<unsigned>(tile.warps() * tile.parts + 2) * 32;
   launch_kernel(kernel, dim3(static_cast<unsigned>(args.tile.blocks)), threads,
                 static_cast<size_t>(args.tile.shared_bytes), stream, args);
@@ -57,7 +57,7 @@ void launch_gemm_skinny_kernel(const GemmParams& p, const GemmSkinnyTile& tile,
 
 /// The closed list of kernels of one dtype.
 template <class T>
-void launch_gemm_skinny_dtype(const GemmParams& p, cudaStream_t stream) {
+void launch_gemm_skinny_dtype(const GemmParams& p, const KernelStream& stream) {
   const auto launch = [&]<bool kGated>() {
     const GemmSkinnyTile tile = skinny_tile(p.rows, p.n, p.k, p.parts, kGated, p.sm_count);
     const auto boxes = [&]<int kRowBlocks>() {

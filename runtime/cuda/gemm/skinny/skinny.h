@@ -31,6 +31,6 @@ inline bool is_skinny(const GemmParams& params) {
 /// Launches the product. It is asynchronous on `stream`, allocates nothing and may be captured into
 /// a graph; the rules are those of launch_gemm_sm90, and so are the bits of every row. Throws
 /// RuntimeError.
-void launch_gemm_skinny(const GemmParams& params, cudaStream_t stream);
+void launch_gemm_skinny(const GemmParams& params, const KernelStream& stream);
 
 }  // namespace packhorse::cuda

@@ -8,9 +8,9 @@
 #include <cute/arch/copy_sm90_tma.hpp>
 
 #include "core/math.h"
+#include "cuda/common/launch.cuh"
+#include "cuda/common/pipeline_sm90.cuh"
 #include "cuda/gemm/skinny/skinny.h"
-#include "cuda/launch.cuh"
-#include "cuda/pipeline_sm90.cuh"
 
 namespace packhorse::cuda {
 

@@ -7,13 +7,13 @@
 #include <cute/arch/copy_sm90_tma.hpp>
 
 #include "core/math.h"
-#include "cuda/gemm/epilogue.cuh"
+#include "cuda/common/epilogue.cuh"
+#include "cuda/common/launch.cuh"
+#include "cuda/common/pipeline_sm90.cuh"
 #include "cuda/gemm/fp8/epilogue.cuh"
 #include "cuda/gemm/sm90/epilogue.cuh"
 #include "cuda/gemm/sm90/pool.cuh"
 #include "cuda/gemm/sm90/traits.cuh"
-#include "cuda/launch.cuh"
-#include "cuda/pipeline_sm90.cuh"
 
 namespace packhorse::cuda::sm90_gemm {
 

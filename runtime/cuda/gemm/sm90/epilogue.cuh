@@ -10,8 +10,8 @@
 #include <cute/arch/copy_sm75.hpp>
 #include <cute/arch/copy_sm90.hpp>
 
+#include "cuda/common/rotation.cuh"
 #include "cuda/gemm/sm90/traits.cuh"
-#include "cuda/rowwise/rotation.cuh"
 
 namespace packhorse::cuda::sm90_gemm {
 

@@ -10,9 +10,9 @@
 #include <cute/tensor.hpp>
 
 #include "core/math.h"
+#include "cuda/common/pipeline_sm90.cuh"
 #include "cuda/gemm/gemm.h"
 #include "cuda/gemm/split_k.h"
-#include "cuda/pipeline_sm90.cuh"
 
 namespace packhorse::cuda {
 

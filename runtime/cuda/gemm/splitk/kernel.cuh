@@ -21,13 +21,13 @@
 #include <type_traits>
 
 #include "core/math.h"
-#include "cuda/gemm/epilogue.cuh"
+#include "cuda/common/epilogue.cuh"
+#include "cuda/common/launch.cuh"
+#include "cuda/common/pipeline_sm90.cuh"
+#include "cuda/common/rotation.cuh"
+#include "cuda/common/vector.cuh"
 #include "cuda/gemm/splitk/memory.cuh"
 #include "cuda/gemm/splitk/splitk_cluster.h"
-#include "cuda/launch.cuh"
-#include "cuda/pipeline_sm90.cuh"
-#include "cuda/rowwise/rotation.cuh"
-#include "cuda/rowwise/row.cuh"
 
 namespace packhorse::cuda {
 

@@ -25,14 +25,14 @@ inline bool is_clustered(const GemmParams& params) {
 /// How many clusters of `parts` blocks run at once. The driver is asked once for each number of
 /// parts, and its answer for the device of that call is taken for all devices: a tile is only
 /// slower where another one has fewer. Throws RuntimeError.
-ClustersAtOnce clusters_at_once(int parts);
+ClustersAtOnce clusters_at_once(int parts, const DeviceCaps& caps);
 
 /// Launches the product. It is asynchronous on `stream`, allocates nothing and may be captured into
 /// a graph; the rules are those of launch_gemm_sm90, and so are the bits of every row. Throws
 /// RuntimeError.
-void launch_gemm_splitk_cluster(const GemmParams& params, cudaStream_t stream);
+void launch_gemm_splitk_cluster(const GemmParams& params, const KernelStream& stream);
 /// Does the same with a tile of the caller's choice, for tuning and tests.
 void launch_gemm_splitk_cluster(const GemmParams& params, const GemmSplitkClusterTile& tile,
-                                cudaStream_t stream);
+                                const KernelStream& stream);
 
 }  // namespace packhorse::cuda

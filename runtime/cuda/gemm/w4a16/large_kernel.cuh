@@ -19,10 +19,10 @@
 #include <cute/tensor.hpp>
 
 #include "core/math.h"
+#include "cuda/common/launch.cuh"
+#include "cuda/common/pipeline_sm90.cuh"
 #include "cuda/gemm/w4a16/operands.cuh"
 #include "cuda/gemm/w4a16/output.cuh"
-#include "cuda/launch.cuh"
-#include "cuda/pipeline_sm90.cuh"
 
 namespace packhorse::cuda {
 

@@ -3,10 +3,10 @@
 // memory, where a gate and what it gates meet, and the parts of a sum.
 #pragma once
 
-#include "cuda/gemm/epilogue.cuh"
+#include "cuda/common/epilogue.cuh"
+#include "cuda/common/rotation.cuh"
+#include "cuda/common/vector.cuh"
 #include "cuda/gemm/w4a16/w4a16.h"
-#include "cuda/rowwise/rotation.cuh"
-#include "cuda/rowwise/row.cuh"
 
 namespace packhorse::cuda {
 

@@ -14,11 +14,11 @@
 #include <cute/arch/copy_sm90_tma.hpp>
 
 #include "core/math.h"
-#include "cuda/attention/mma_sm80.cuh"
+#include "cuda/common/launch.cuh"
+#include "cuda/common/mma_sm80.cuh"
+#include "cuda/common/pipeline_sm90.cuh"
 #include "cuda/gemm/w4a16/operands.cuh"
 #include "cuda/gemm/w4a16/output.cuh"
-#include "cuda/launch.cuh"
-#include "cuda/pipeline_sm90.cuh"
 
 namespace packhorse::cuda {
 

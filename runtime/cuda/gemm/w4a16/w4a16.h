@@ -92,10 +92,10 @@ inline W4a16SkinnyTile w4a16_skinny_tile(const GemmParams& p) {
 /// Launches the product of up to most_w4a16_skinny_rows rows, for compute capability 9.0 exactly.
 /// It is asynchronous on `stream`, allocates nothing and may be captured into a graph; the rules
 /// are those of launch_gemm_sm90. Throws RuntimeError.
-void launch_gemm_w4a16_skinny(const GemmParams& params, cudaStream_t stream);
+void launch_gemm_w4a16_skinny(const GemmParams& params, const KernelStream& stream);
 /// Likewise of any number of rows, by wgmma.
-void launch_gemm_w4a16_many(const GemmParams& params, cudaStream_t stream);
+void launch_gemm_w4a16_many(const GemmParams& params, const KernelStream& stream);
 /// Likewise on compute capability 8.0 and later; no gate, no rotation.
-void launch_gemm_w4a16_portable(const GemmParams& params, cudaStream_t stream);
+void launch_gemm_w4a16_portable(const GemmParams& params, const KernelStream& stream);
 
 }  // namespace packhorse::cuda
