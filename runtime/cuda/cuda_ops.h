@@ -87,10 +87,11 @@ class CudaOps final : public Ops {
   void do_add_scaled(const AddScaledArgs& args) override;
 
   void gemm(const GemmParams& params);
-  // Whether the GEMM that computes heads can rotate them.
+  // Returns whether the GEMM that computes heads can rotate them.
   bool rotates_in_gemm(const LinearArgs& args, const RopeArgs& heads) const;
   void feed_forward_float8(const FeedForwardArgs& args);
-  // The bytes of a feed-forward block's workspace that hold what lies between its two layers.
+  // Returns the bytes of a feed-forward block's workspace that hold what lies between its two
+  // layers.
   size_t inner_bytes(const FeedForwardArgs& args) const;
   // x, or where the weight has an order of its own x in that order, which is put into `workspace`.
   TensorView in_order(const char* op, const TensorView& x, const LinearWeight& weight,
@@ -123,7 +124,7 @@ class CudaOps final : public Ops {
   int sm_count_;
   size_t most_shared_bytes_;
   CudaMemory counters_;       // for launch_attention_sm90; zero before and after every launch
-  CudaMemory page_counters_;  // likewise, for launch_attention_pages
+  CudaMemory page_counters_;  // for launch_attention_pages; zero before and after every launch
 };
 
 }  // namespace packhorse::cuda

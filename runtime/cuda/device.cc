@@ -1,4 +1,4 @@
-// What the CUDA runtime says of a device, and what follows for the choice of kernels.
+// Queries a device by the CUDA runtime, and decides which kernels it can run.
 #include "cuda/device.h"
 
 #include <cuda_runtime_api.h>

@@ -1,4 +1,4 @@
-// Whether a device can run our kernels, and which of them it can run.
+// Checks that a device can run our kernels, and tells which of them.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace packhorse::cuda {
 
-// Whether this build has the kernels that only Hopper can run.
+// True where this build has the kernels that only Hopper can run.
 #ifdef PACKHORSE_CUDA_SM90
 constexpr bool kBuiltForSm90 = true;
 #else

@@ -20,7 +20,7 @@ __device__ inline uint16_t pack_float8(float a, float b) {
   return packed;
 }
 
-/// What the numbers of unpack_float8 are to be multiplied by.
+/// Factor that makes up for the exponent's bias in the numbers of unpack_float8.
 template <class T>
 inline constexpr float kFloat8Unit = std::is_same_v<T, __half> ? 256.0f : 1.0f;
 
@@ -28,9 +28,9 @@ inline constexpr float kFloat8Unit = std::is_same_v<T, __half> ? 256.0f : 1.0f;
 /// become +-480, so that memory which nobody has written gives numbers, too.
 template <class T>
 __device__ uint2 unpack_float8(uint32_t bytes) {
-  // Of two bytes, each the upper one of 16 bits. Exponent and mantissa are moved to their places,
-  // which changes the exponent's bias: by 8 in float16. In bfloat16, by 120, products would be too
-  // small, so that there a multiplication makes up for it.
+  // Makes two numbers of two bytes, each the upper one of 16 bits. Exponent and mantissa are moved
+  // to their places, which changes the exponent's bias: by 8 in float16. In bfloat16, by 120,
+  // products would be too small, so that there a multiplication makes up for it.
   const auto unpack_pair = [](uint32_t spread) {
     const uint32_t sign = spread & 0x80008000u;
     if constexpr (std::is_same_v<T, __half>) {

@@ -10,7 +10,7 @@ class CudaGraph final : public DeviceGraph {
  public:
   CudaGraph(cudaGraph_t graph, cudaStream_t stream)
       : executable_(instantiate(graph), cudaGraphExecDestroy), stream_(stream) {
-    // Without this the first launch would upload the graph, and take longer.
+    // Uploads the graph here, because the first launch would otherwise do so, and take longer.
     CUDA_CHECK(cudaGraphUpload(executable_.get(), stream));
   }
 

@@ -10,8 +10,8 @@
 
 namespace packhorse::cuda {
 
-/// Of `stream` on `device`. `inputs` and `results` are device memory, at multiples of 16 bytes;
-/// `input_bytes` is a multiple of 16. Throws RuntimeError.
+/// Makes a ring on `stream` of `device`. `inputs`, `results`: device addresses, at multiples of 16.
+/// `*_bytes`: their capacities; `input_bytes` is a multiple of 16. Throws RuntimeError.
 std::unique_ptr<HostDeviceRing> make_ring(int device, cudaStream_t stream, void* inputs,
                                           size_t input_bytes, const void* results,
                                           size_t result_bytes);

@@ -10,7 +10,7 @@
 namespace packhorse::cuda {
 namespace {
 
-// What layers of all dtypes have; the caller has checked the dtypes.
+// Fills in the parameters that layers of all dtypes have; the caller has checked the dtypes.
 GemmParams dense_params(const char* op, const TensorView& x, const LinearWeight& weight,
                         Activation activation, const TensorView& residual, const TensorView& out,
                         const int32_t* row_count, int sm_count) {

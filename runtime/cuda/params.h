@@ -27,17 +27,17 @@ int32_t to_int32(const char* op, const char* name, int64_t value);
 GemmParams gemm_params(const char* op, const TensorView& x, const LinearWeight& weight,
                        Activation activation, const TensorView& residual, const TensorView& out,
                        const int32_t* row_count, int sm_count);
-/// Likewise of a layer in e4m3: x and the weight are kFloat8, `out` is 16-bit, or kFloat8 with the
-/// scale `out_scale`.
+/// Parameters of a layer in e4m3: x and the weight are kFloat8, `out` is 16-bit, or kFloat8 with
+/// the scale `out_scale`.
 GemmParams float8_params(const char* op, const TensorView& x, const Float8Scales& x_scales,
                          const LinearWeight& weight, Activation activation,
                          const TensorView& residual, const TensorView& out, float out_scale,
                          const int32_t* row_count, int sm_count);
-/// The workspace is left null.
+/// Parameters of attention; the workspace is left null.
 AttentionParams attention_params(const AttentionArgs& args, int sm_count);
 /// Throws InvalidArgument where the device cannot append these.
 void check_append_kv_cache(const AppendKvCacheArgs& args);
-/// Without a workspace.
+/// Parameters of attention over pages; the workspace is left null.
 PagedAttentionParams paged_attention_params(const AttentionArgs& args, int sm_count);
 NormParams norm_params(const NormArgs& args);
 

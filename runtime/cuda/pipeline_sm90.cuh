@@ -1,7 +1,7 @@
-// What the producer and the consumers of Hopper kernels share. A producer copies tiles from global
-// to shared memory by TMA (the Tensor Memory Accelerator) and consumers multiply them. The tiles
-// lie in a ring of stages; each stage has a barrier `full`, on which consumers wait for the copy,
-// and a barrier `empty`, on which the producer waits for its last reader (PTX ISA, mbarrier).
+// Pipeline between the producer and the consumers of Hopper kernels. A producer copies tiles from
+// global to shared memory by TMA (the Tensor Memory Accelerator) and consumers multiply them. The
+// tiles lie in a ring of stages; each stage has a barrier `full`, on which consumers wait for the
+// copy, and a barrier `empty`, on which the producer waits for its last reader (PTX ISA, mbarrier).
 #pragma once
 
 #include <cuda.h>

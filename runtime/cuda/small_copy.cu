@@ -45,7 +45,8 @@ void copy_in_stream(const SmallCopy& first, const SmallCopy& second, cudaStream_
   const unsigned first_blocks = blocks_of(small_first);
   const unsigned blocks = first_blocks + blocks_of(small_second);
   if (blocks == 0) return;
-  // Without the attribute of cuda/launch.cuh, like a copy.
+  // Launches like a copy, without the attribute of cuda/launch.cuh: it starts when the kernel
+  // before has ended.
   small_copy_kernel<<<blocks, kThreads, 0, stream>>>(small_first, small_second, first_blocks);
   CUDA_CHECK(cudaGetLastError());
 }

@@ -44,7 +44,7 @@ struct AttentionParams {
   int32_t num_tokens_k = 0;
   int32_t max_seqlen_q = 0;
   int32_t max_seqlen_k = 0;
-  int32_t min_seqlen_q = 0;  // of sequences with queries; 0: not known
+  int32_t min_seqlen_q = 0;  // least queries of a sequence that has any; 0: unknown
   int32_t num_heads = 0;
   int32_t num_kv_heads = 0;  // divides num_heads
   int32_t head_dim = 0;

@@ -11,7 +11,7 @@ unsigned parts_of(int64_t count, int64_t size) {
   return static_cast<unsigned>((count + size - 1) / size);
 }
 
-// Whether blocks of the current device may have so much shared memory.
+// Returns whether blocks of the current device may have so much shared memory.
 bool fits_shared_memory(size_t bytes) {
   int device = 0;
   int most = 0;
@@ -20,7 +20,8 @@ bool fits_shared_memory(size_t bytes) {
   return bytes <= static_cast<size_t>(most);
 }
 
-// By the sizes of the layer and the device alone.
+// Returns whether tensor cores compute the layer. Only its sizes and the device decide, so that a
+// row's bits do not depend on the batch.
 bool on_tensor_cores(const CcaArgs& args) {
   const bool known = args.head_dim == 64 || args.head_dim == 128;
   return known && args.depthwise_width == 2 && args.grouped_width == 2 &&

@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(512, 1)
   const int heads = args.num_heads + args.num_kv_heads;
   const int32_t* const begins = args.batch.cu_seqlens;
   const int warp_of_tile = work.warp % Tile::kWarpsOfTile;
-  int begin = 0;  // of the sequence of the tile before
+  int begin = 0;  // first row of the sequence that the tile before lies in
   int end = 0;
   for (int first = (share.part * Tile::kTiles + work.warp / Tile::kWarpsOfTile) * Tile::kRows;
        first < work.tokens; first += share.parts * Tile::kTiles * Tile::kRows) {
@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(512, 1)
     }
     const bool plain = first - begin >= 2 && first + Tile::kRows <= end;
     if (!plain) work.template look_back<false>(first);
-    // Of every so many rows, the warps of each head shift the values of one.
+    // Shifts the values of every `heads`-th row, so that the warps of all heads share this work.
     const int shifted = (head - first % heads + heads) % heads;
     work.shift(first, shifted + warp_of_tile * heads, Tile::kWarpsOfTile * heads, plain);
     work.run(first, plain);

@@ -11,9 +11,9 @@ namespace packhorse::cuda {
 /// A token's place in its sequence.
 struct LatentPlace {
   int sequence;
-  int begin;     // of the sequence in the batch
-  int end;       // likewise
-  int position;  // of the token in the whole sequence
+  int begin;     // first row of the sequence in the batch
+  int end;       // row after its last one in the batch
+  int position;  // position of the token in the whole sequence
 
   __device__ LatentPlace(const CcaArgs& args, int sequences, int token) {
     const int32_t* begins = args.batch.cu_seqlens;
@@ -116,7 +116,7 @@ __device__ void shift_values(const CcaArgs& args, int token, const T* delayed) {
                             static_cast<int>(args.value_columns()) - own);
 }
 
-/// Whether the state keeps a token: no later one of the same step takes its row.
+/// Returns whether the state keeps a token: no later token of the same step takes its row.
 __device__ inline bool is_kept(const LatentPages& pages, int token, const LatentPlace& place) {
   const bool page_goes_on = place.position % kPageTokens + pages.slots < kPageTokens;
   return place.position >= 0 && !(token + pages.slots < place.end && page_goes_on);

@@ -18,7 +18,7 @@ struct CcaConsumer {
   using Storage = typename Traits::SharedStorage;
   static constexpr int D = Traits::kHeadDim;
   static constexpr int kPanels = Traits::kPanels;
-  static constexpr int kSteps = 4;  // of 16 inputs, in a panel: two for each tap
+  static constexpr int kSteps = 4;  // steps of 16 inputs in a panel: two for each tap
 
   const CcaArgs& args;
   Storage& smem;
@@ -124,7 +124,7 @@ struct CcaConsumer {
     for (int i = 0; i < Traits::kRowsBefore + 2; ++i) {
       x[i] = load_own(row + i, panel);
     }
-    // Of both rows: the token before the one before, the one before, and the token itself.
+    // The token two before, the one before, and the token itself, for both rows.
     uint4 rows[2][3] = {{x[0], x[1], x[2]}, {x[1], x[2], x[3]}};
     if constexpr (!kPlain) {
 #pragma unroll
@@ -143,7 +143,7 @@ struct CcaConsumer {
       };
       const float4 weights[3] = {at_half(smem.depthwise[0]), at_half(smem.depthwise[1]),
                                  at_half(smem.depthwise_bias)};
-      uint2 taps[2][2];  // of both rows
+      uint2 taps[2][2];  // [tap][row]
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         // The next row's token before is this row's token, unless a sequence begins between.

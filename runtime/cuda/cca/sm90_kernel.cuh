@@ -35,7 +35,7 @@ __device__ void bring_weights(const CcaArgs& args, int head, typename Traits::Sh
   constexpr int kPieces = Traits::kInputs * Traits::kPanels;
 #pragma unroll
   for (int piece = static_cast<int>(threadIdx.x); piece < kPieces; piece += Traits::kThreads) {
-    const int panel = piece % Traits::kPanels;  // of outputs
+    const int panel = piece % Traits::kPanels;  // panel of output columns
     const int input = piece / Traits::kPanels;
     uint4 columns[4];  // eight each
 #pragma unroll

@@ -1,5 +1,5 @@
-// What the Hopper kernel of compressed convolutional attention (cca_sm90_kernel.cuh) is made
-// of: its arguments, its sizes and layouts, and its shared memory.
+// Parts of the Hopper kernel of compressed convolutional attention (cca/sm90_kernel.cuh): its
+// arguments, its sizes and layouts, and its shared memory.
 #pragma once
 
 #include <cutlass/numeric_types.h>
@@ -40,7 +40,7 @@ struct CcaTraits {
   // Latents come in boxes of 64 columns, that is 128 bytes, which are swizzled.
   static constexpr int kBoxColumns = 64;
   static constexpr int kBoxes = head_dim / kBoxColumns;
-  static constexpr int kOwnRows = kTileRows + kRowsBefore;  // of the tile's own head
+  static constexpr int kOwnRows = kTileRows + kRowsBefore;  // rows of the tile's own head
   static constexpr int kBoxPitch =
       (kOwnRows + 7) / 8 * 8;  // rows from one box of these to the next
   static constexpr uint32_t kOwnBytes = kBoxes * kOwnRows * kBoxColumns * 2;
@@ -71,14 +71,15 @@ struct CcaTraits {
   /// Where the latents before some rows of a tile are not those of the rows before it, because
   /// sequences begin there.
   struct Borders {
-    /// Of each row, where the latents of the token before and of the one before that are not in the
-    /// tile: the row of the state that has them, or -1 for zeros. Not written where `plain`.
+    /// The row of the state that holds the latents of the token before, and of the one before that,
+    /// for each row of the tile where they are not in the tile; -1 stands for zeros. Not written
+    /// where `plain`.
     int32_t older[kTileRows][kRowsBefore];
     uint8_t in_tile[kTileRows];  // bit b: the latents of the token b + 1 before are in the tile
-    int32_t plain;               // all of them are
+    int32_t plain;               // not 0: the tile holds all of them
   };
 
-  /// What one consumer and its producer share.
+  /// Shared memory of one consumer and its producer.
   struct Exchange {
     Borders borders[kMostOwnStages];
     alignas(8) uint64_t full[kStages], empty[kStages];

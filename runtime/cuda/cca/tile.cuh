@@ -26,21 +26,21 @@ namespace packhorse::cuda {
 /// kWarps warps share the columns of a tile of 32 rows.
 template <class T, int D, int kWarps, int kThreads_>
 struct CcaTile {
-  static constexpr int kThreads = kThreads_;  // of a block
+  static constexpr int kThreads = kThreads_;  // threads of a block
   static constexpr int kWarpsOfTile = kWarps;
-  static constexpr int kRows = 32;                       // of a tile
-  static constexpr int kTiles = kThreads / 32 / kWarps;  // of a block at once
+  static constexpr int kRows = 32;                       // rows of a tile
+  static constexpr int kTiles = kThreads / 32 / kWarps;  // tiles that a block has at a time
   static constexpr int kPanels = D / 32;                 // 32 columns each
   static constexpr int kOwn = kPanels / kWarps;          // panels of a warp
-  /// Of each row of a tile, where sequences begin in it or right before it: the row of the token
-  /// before, that of the one before that, and the delayed values. Null stands for none. And where
-  /// the state keeps it, if it does.
+  /// Rows that a tile's rows look back to, where sequences begin in it or right before it: `rows`
+  /// are those of the token before, of the one before that, and of the delayed values, null where
+  /// there is none; `kept` is where the state keeps the row, null where it does not.
   struct Before {
     const T* rows[kRows][3];
     T* kept[kRows];
   };
-  /// The first convolution of a panel, of each row of a lane: of the token before, then of the
-  /// token itself.
+  /// First convolution of a panel, for each row of a lane: of the token before, then of the token
+  /// itself.
   using Taps = uint4[8][32];
   struct Shared {
     CcaWeights<T, D> weights;

@@ -29,8 +29,8 @@ struct GemmPool {
   int32_t columns = 0;  // columns that are wanted: the first ones, at most n
 };
 
-/// What a product of e4m3 matrices needs besides: the scales of its operands, and that of its
-/// result if it is e4m3, too.
+/// Scales of a product of e4m3 matrices: those of its operands, and that of its result where it is
+/// e4m3, too.
 struct GemmFloat8 {
   const float* column_scales = nullptr;  // [n] of the weight's rows; null: 16-bit operands
   const float* row_scales = nullptr;     // [rows] of a; null: `a_scale` is that of all rows
@@ -88,7 +88,7 @@ struct GemmParams {
   GemmRotation rotation;
   GemmPool pool;
   int32_t sm_count = 0;
-  int32_t parts = 1;  // of the sum over k (split_k); 1 with float8, groups and pooling
+  int32_t parts = 1;  // parts of the sum over k (gemm/split_k.h); 1 with float8, groups and pooling
   GemmFloat8 float8;
   WeightGroups groups;
 };

@@ -1,4 +1,4 @@
-// How the sum over k of a dense layer is cut into parts.
+// Split of the sum over k of a dense layer into parts.
 //
 // A product of one row takes as long as its weight takes to be read, and then as long as the chain
 // of sums over k: tensor cores add 16 products to a sum at a time, and each such link waits for the

@@ -15,13 +15,13 @@ inline constexpr int kMostCudaExperts = 128;
 /// Bytes of workspace for so many rows.
 size_t moe_workspace_bytes(const MoeArgs& args);
 
-/// What MoeArgs says, in float16 or bfloat16: an expert is chosen for each row, rows are put in
-/// the order of their experts, and two products over all experts follow. Nothing is read by the
-/// host, so it may be captured. Sums over k are formed as in every dense layer, 16 elements at a
-/// time in ascending order (gemm/gemm.h). Throws RuntimeError.
+/// Computes MoeArgs in float16 or bfloat16: an expert is chosen for each row, rows are put in the
+/// order of their experts, and two products over all experts follow. Nothing is read by the host,
+/// so it may be captured. Sums over k are formed as in every dense layer, 16 elements at a time in
+/// ascending order (gemm/gemm.h). Throws RuntimeError.
 void launch_moe(const MoeArgs& args, int sm_count, cudaStream_t stream);
 
-/// What AddScaledArgs says.
+/// Computes AddScaledArgs.
 void launch_add_scaled(const AddScaledArgs& args, cudaStream_t stream);
 
 }  // namespace packhorse::cuda

@@ -13,7 +13,7 @@
 namespace packhorse::cuda {
 namespace {
 
-// How many blocks of a large batch the registers of an SM must have room for.
+// Blocks of a large batch that the registers of an SM must have room for.
 template <int kThreads, int kVectors>
 constexpr int kResidentBlocks = kThreads == 512 ? 1 : std::array{8, 6, 4, 3}[kVectors - 1];
 

@@ -1,4 +1,4 @@
-// What adapters add to rows, and activations of such rows.
+// Adds the outputs of adapters (LoRA) to rows, and applies activations to such rows.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -7,16 +7,16 @@
 
 namespace packhorse::cuda {
 
-/// How the first columns of what is added are rotated before they are added: `head_dim` columns of
-/// each head, of which the pairs among the first `dims` turn by their angles. Without positions
-/// nothing is rotated.
+/// Rotation of the first columns of an adapter's output, before it is added: `head_dim` columns of
+/// each head, of which the pairs among the first `dims` turn by their angles. Nothing is rotated
+/// where `positions` is null.
 struct LoraRotation {
   const float* positions = nullptr;  // [rows] of stride `stride`
   int64_t stride = 1;
   const float* frequencies = nullptr;  // [dims / 2]
   int32_t dims = 0;
   int32_t head_dim = 0;
-  int32_t columns = 0;  // of all heads that are rotated
+  int32_t columns = 0;  // columns of all heads that are rotated
 };
 
 /// All columns and strides are of whole 16-byte accesses.

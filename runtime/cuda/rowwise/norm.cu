@@ -9,13 +9,13 @@
 namespace packhorse::cuda {
 namespace {
 
-// How many rows a group of a large batch works on at once. Two rows mean twice as many loads on
-// their way and half the reads of gamma and beta. A block of 512 threads that reads two tensors has
-// too few registers for it.
+// Rows that a group of a large batch works on at once. Two rows mean twice as many loads in flight
+// and half the reads of gamma and beta. A block of 512 threads that reads two tensors has too few
+// registers for it.
 template <int kThreads, int kVectors, bool kResidual>
 constexpr int kGroupRows = kThreads == 512 && (kResidual || kVectors > 4) ? 1 : 2;
 
-// How many blocks an SM must have room for; the registers of a thread are limited accordingly.
+// Blocks that an SM must have room for; the registers of a thread are limited accordingly.
 template <int kThreads, int kVectors>
 constexpr int kLeastBlocks = kThreads == 512 && kVectors <= 4 ? 2 : 1;
 

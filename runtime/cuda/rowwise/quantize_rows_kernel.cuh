@@ -47,7 +47,8 @@ __device__ RowExtent group_extent(RowExtent mine, RowExtent* scratch) {
   return mine;
 }
 
-/// How a row's elements become bytes, by the arithmetic of the CPU's kernel (int8_kernels.h).
+/// Conversion of a row's elements to bytes, by the arithmetic of the CPU's kernel
+/// (cpu/int8_kernels.h).
 struct RowBytes {
   float scale, offset, inverse, start;
 

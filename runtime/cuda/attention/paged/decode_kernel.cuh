@@ -51,16 +51,18 @@ struct DecodeAttention : Tiles_ {
 
   /// Neighbouring columns of a row that a thread merges at once.
   static constexpr int kColumns = kDim >= 128 ? 4 : 2;
-  /// What warps merge: parts of rows, of which each lane has kColumns columns.
+  /// Parts of a row, for the merge by warps: a warp merges one part, kColumns columns in each lane.
   static constexpr int kParts = kDim / (32 * kColumns);
 
-  /// What this thread has merged of the chunks so far, where one block has all chunks of its rows.
+  /// Running merge of one part of a row over the chunks so far, where one block has all chunks of
+  /// its rows.
   struct Kept {
     float sums[kColumns];
     ChunkMerge merge;
   };
-  /// What is kept of all columns that are this thread's. It is no member, because an array whose
-  /// elements are chosen at run time lies in memory, and would take all members there.
+  /// Running merges of all parts of rows that are this thread's. Kept outside of the class:
+  /// elements of it are chosen at run time, so it lies in local memory, and as a member would take
+  /// all members there with it.
   using AllKept = Kept[kRows * kParts / Traits::kWarps];
 
   using Tiles::Tiles;
@@ -247,17 +249,18 @@ struct DecodeAttention : Tiles_ {
     *reinterpret_cast<Vector*>(to) = *reinterpret_cast<const Vector*>(from);
   }
 
-  /// Whether the merge of these rows' chunks is shared, where several blocks have some of them.
+  /// Returns whether several blocks share the merge of these rows' chunks, where they have computed
+  /// some each.
   __device__ bool shares_merge(const DecodeWork& work) const {
     return work.chunks.count() * rows(work).count() >= kSharedWork * Traits::kWarps;
   }
-  /// Whether a warp merges a whole row, and not 32 columns as SharedMerge does. That takes fewer
-  /// instructions, but longer where blocks do not share their multiprocessors with others.
+  /// Returns whether a warp merges a whole row, and not 32 columns as SharedMerge does. Whole rows
+  /// take fewer instructions, but longer where a block has its multiprocessor to itself.
   __device__ bool merges_rows(const DecodeWork& work) const {
     return work.chunks.count() <= kDecodeChunks &&
            static_cast<int>(gridDim.x) > params.args.sm_count;
   }
-  /// By how many, if so many blocks could.
+  /// Blocks that share the merge, of up to `blocks` that could.
   __device__ int mergers(const DecodeWork& work, int blocks) const {
     const int count = rows(work).count();
     const int shares =
@@ -268,7 +271,8 @@ struct DecodeAttention : Tiles_ {
     return SlabCounter(params.counters + work.slot * params.args.num_kv_heads + work.slab.kv_head);
   }
 
-  /// Whether this block is the last of those that have chunks of these rows, and merges all.
+  /// Returns whether this block is the last of those that have chunks of these rows, and so merges
+  /// all chunks.
   __device__ bool is_last(const DecodeWork& work, bool has_more) const {
     __syncthreads();
     if (threadIdx.x == 0) {
@@ -320,7 +324,8 @@ __global__ void __launch_bounds__(Tiles::Traits::kThreads, Tiles::Traits::kBlock
   int page = 0;
   bool more = true;
   bool shares = false;  // whether the merge of the last unit's slab is shared
-  // What TMA copies has to be older than this step, or to have been written by the kernels before.
+  // Where `new_keys` is null, the kernel before writes this step's tokens to the pages that TMA
+  // copies. Else TMA brings older tokens alone, and need not wait.
   if (Attention::Traits::kTma && params.args.new_keys == nullptr) wait_for_previous_kernel();
   // A turn computes a unit, and brings the next one. It starts with nothing to compute.
   for (int unit = -1; more; ++unit) {

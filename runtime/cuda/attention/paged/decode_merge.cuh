@@ -63,7 +63,7 @@ struct DecodeRows {
 /// 32 neighbouring chunks of a row: each lane has the state of one, and how that of the chunks
 /// before and that of its own are to be multiplied.
 struct ChunksOfLanes {
-  float2 state = {-INFINITY, 0};  // of no chunk, which changes nothing
+  float2 state = {-INFINITY, 0};  // maximum and sum; these change nothing where a lane has no chunk
   float2 factors = {1, 0};
 
   /// `highest`: the maximum of the chunks before these, and then of these as well. Called by whole
@@ -106,9 +106,9 @@ __device__ void load_sums(float2 (&to)[kPairs], const float* from, bool exists) 
 template <class Rows, int kDim, int kWarps>
 __device__ void merge_chunks(const PagedKernelParams& params, const DecodeWork& work, int share = 0,
                              int mergers = 1) {
-  constexpr int kPairs = kDim / 64;             // of neighbouring columns, that a lane has
-  constexpr int kAhead = kPairs <= 2 ? 16 : 8;  // chunks that are asked for at once
-  constexpr int kAtOnce = 8;  // chunks that are left out together past the last one
+  constexpr int kPairs = kDim / 64;             // pairs of neighbouring columns that a lane has
+  constexpr int kAhead = kPairs <= 2 ? 16 : 8;  // chunks whose sums are loaded at once
+  constexpr int kAtOnce = 8;  // chunks that are skipped together past the last one
   using Sums = float2[kPairs];
   const Rows rows{params, work};
   const int head_dim = params.args.head_dim;

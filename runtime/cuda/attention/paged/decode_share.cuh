@@ -27,12 +27,12 @@
 
 namespace packhorse::cuda {
 
-/// What a warp merges alone before blocks share that: rows times chunks.
+/// Most rows times chunks that a warp merges alone; above that, blocks share the merge.
 inline constexpr int kSharedWork = 16;
-/// The most chunks of which a warp may merge a whole row where the merge is shared: it asks for all
-/// of them before it uses the first.
+/// Most chunks of a shared merge for which a warp merges a whole row: it loads the sums of all of
+/// them before it uses the first.
 inline constexpr int kDecodeChunks = 16;
-/// The most blocks that share a merge.
+/// Most blocks that share a merge.
 inline constexpr int kMostMergers = 16;
 
 /// The counter of a slab, as the one thread has it that speaks for its block. It is zero before and
@@ -40,14 +40,14 @@ inline constexpr int kMostMergers = 16;
 /// release stands for all of them (PTX ISA, memory consistency model, causality order).
 class SlabCounter {
  public:
-  /// The most blocks of a grid.
+  /// Most blocks of a grid.
   static constexpr int kMostBlocks = 1023;
 
   __device__ explicit SlabCounter(unsigned* counter) : counter_(counter) {}
 
-  /// Counts this block among the `blocks` that have left what they have found, where it does not
-  /// share the merge. Whether it has to merge all, which it can see then. has_more: whether it has
-  /// further units. mergers(): how many others share the merge, or 0.
+  /// Counts this block among the `blocks` that have stored their chunks, where it does not share
+  /// the merge. Returns whether it has to merge all chunks, which it can read then. has_more:
+  /// whether it has further units. mergers(): how many other blocks share the merge, or 0.
   template <class Mergers>
   __device__ bool arrive(int blocks, bool has_more, Mergers mergers) const {
     const unsigned before = add_and_see(has_more ? 1 + kGoesOn : 1);

@@ -1,5 +1,5 @@
-// How paged_decode_kernel brings tiles of keys and values to shared memory: each warp its
-// own.
+// Copies of keys and values to shared memory for paged_decode_kernel: each warp copies its own
+// tile.
 //
 // On Hopper TMA (the Tensor Memory Accelerator) copies a tile of large heads at the word of one
 // lane, as its page holds it, and the tokens of this step are put into it afterwards. Elsewhere,
@@ -15,13 +15,13 @@
 
 namespace packhorse::cuda {
 
-/// What TMA needs besides: maps of the pages as matrices [pages * Hkv * kPageTokens, d], whose
-/// boxes are 64 columns of a tile.
+/// Parameters of paged_decode_kernel. The tensor maps are for TMA: the pages as matrices [pages *
+/// Hkv * kPageTokens, d], in boxes of 64 columns of a tile.
 struct DecodeKernelParams : PagedKernelParams {
   CUtensorMap key_map, value_map;
 };
 
-/// kRows: of a slab, 8 or 16.
+/// kRows: rows of a slab, 8 or 16.
 template <int kDim_, int kRows_>
 struct DecodeTraits {
   static constexpr int kDim = kDim_;
@@ -30,16 +30,17 @@ struct DecodeTraits {
   static constexpr int kThreads = 32 * kWarps;
   static constexpr int kKeys = kTileKeys<kDim>;
   static constexpr int kTile = kKeys * kDim;
-  /// What the warps have found in their tiles.
+  /// Results of the warps for their tiles, before the block merges them.
   struct Found {
     float sums[kWarps][kRows * kDim];
-    float2 state[kWarps][kRows];  // maxima and sums
-    uint64_t keys_here[kWarps];   // barriers of TMA
+    float2 state[kWarps][kRows];  // maximum and sum of each row
+    uint64_t keys_here[kWarps];   // mbarriers of the copies by TMA
     uint64_t values_here[kWarps];
-    unsigned shares;  // of a merge, that the block has to do
+    unsigned shares;  // bit set of the shares of the merge that are this block's
   };
   static constexpr size_t kSharedBytes = 2 * kWarps * kTile * 2 + sizeof(Found);
-  /// Whether TMA copies tiles where there is one, and whether this is such a device.
+  /// `kTmaHelps`: tiles of this size arrive sooner by TMA. `kTma`: the device has TMA, too, so it
+  /// is used.
   static constexpr bool kTmaHelps = kDim > 64;
 #if __CUDA_ARCH__ >= 900
   static constexpr bool kTma = kTmaHelps;
@@ -63,7 +64,7 @@ __device__ int tile_place(int row, int column) {
   return (column >> 6) * (kKeys * 64) + row * 64 + ((column & 63) ^ ((row & 7) * kVectorSize));
 }
 
-/// What a warp has of its tile, whatever the pages are of.
+/// A warp's tile of keys and values, whatever the dtype of the pages.
 template <class T_, class Traits_>
 struct WarpTiles {
   using T = T_;
@@ -71,15 +72,15 @@ struct WarpTiles {
   static constexpr int kDim = Traits::kDim;
   static constexpr int kKeys = Traits::kKeys;
   static constexpr int kAcross = kDim / kVectorSize;
-  static constexpr int kRowsAtOnce = 32 / kAcross;  // of a tile, that a warp copies
+  static constexpr int kRowsAtOnce = 32 / kAcross;  // rows of a tile that a warp copies at once
 
   const DecodeKernelParams& params;
-  T* keys;    // of this warp
-  T* values;  // of this warp
+  T* keys;    // this warp's tile of keys
+  T* values;  // this warp's tile of values
   typename Traits::Found& found;
   int warp = static_cast<int>(threadIdx.x) / 32;
   int lane = static_cast<int>(threadIdx.x) % 32;
-  uint32_t phase = 0;  // of the barriers, for the tile that is awaited next
+  uint32_t phase = 0;  // phase of the mbarriers for the tile that is awaited next
 
   __device__ WarpTiles(const DecodeKernelParams& params, unsigned char* shared)
       : params(params),
@@ -100,11 +101,11 @@ struct WarpTiles {
         args.table + static_cast<int64_t>(work.slab.sequence) * args.table_stride;
     return first < work.slab.kv_length ? table[first / static_cast<int>(kPageTokens)] : 0;
   }
-  /// Whether this warp's tile has any keys.
+  /// Returns whether this warp's tile has any keys.
   __device__ bool has_keys(const DecodeWork& work) const {
     return first_key(work) < work.slab.kv_length;
   }
-  /// Whether this warp's tile has tokens of this step.
+  /// Returns whether this warp's tile has tokens of this step.
   __device__ bool has_new(const DecodeWork& work) const {
     return first_key(work) + kKeys > work.slab.position;
   }
@@ -131,7 +132,7 @@ struct WarpTiles {
   }
 };
 
-/// Of pages of T.
+/// Tiles over a cache whose dtype is the activations' (T).
 template <class T_, class Traits_>
 struct DecodeTiles : WarpTiles<T_, Traits_> {
   using T = T_;

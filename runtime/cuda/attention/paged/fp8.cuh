@@ -126,12 +126,12 @@ struct Float8PagedTiles {
 template <int kDim, int kRows>
 struct Float8DecodeTraits : DecodeTraits<kDim, kRows> {
   using Base = DecodeTraits<kDim, kRows>;
-  /// Of each warp's tile.
+  /// Scales of each warp's tile.
   struct alignas(16) Scales {
     float keys[Base::kWarps][Base::kKeys];
     float values[Base::kWarps][Base::kKeys];
   };
-  static constexpr size_t kScalesAt = (Base::kSharedBytes + 15) / 16 * 16;  // of shared memory
+  static constexpr size_t kScalesAt = (Base::kSharedBytes + 15) / 16 * 16;  // byte offset
   static constexpr size_t kSharedBytes = kScalesAt + sizeof(Scales);
   static constexpr bool kTmaHelps = false;
   static constexpr bool kTma = false;
@@ -162,7 +162,7 @@ struct Float8DecodeTiles : WarpTiles<T_, Traits_> {
   static constexpr int kKeys = Traits::kKeys;
   static constexpr int kCopied = 16;  // bytes at a time
 
-  unsigned char* const bytes;  // of this warp's keys, and then of its values
+  unsigned char* const bytes;  // this warp's keys, then its values, as their pages hold them
   typename Traits::Scales& all_scales;
 
   __device__ Float8DecodeTiles(const DecodeKernelParams& params, unsigned char* shared)

@@ -47,13 +47,13 @@ struct PagedTraits {
   static_assert(kPageTokens % kKeys == 0 && kChunkKeys<kDim> % kPageTokens == 0);
 };
 
-/// What the kernels are given: the arguments, the mask as a window, and where unfinished rows go.
+/// Kernel parameters: the arguments, the mask as a window of keys, and memory for unfinished rows.
 struct PagedKernelParams {
   PagedAttentionParams args;
   KeyWindow window;
-  /// What rows have found in chunks, before chunks are merged: sums of probabilities times values
-  /// [entries, head_dim], and {maximum, sum of probabilities} [entries]. Of each sequence in turn,
-  /// [its chunks, its tokens, H].
+  /// Partial results of rows, one entry per row and chunk, which are merged later: sums of
+  /// probabilities times values [entries, head_dim], and {maximum, sum of probabilities} [entries].
+  /// The entries of a sequence are [its chunks, its tokens, H], sequence after sequence.
   float* sums = nullptr;
   float2* state = nullptr;
   int64_t entries = 0;
@@ -72,7 +72,7 @@ struct PagedKernelParams {
   }
 };
 
-/// What the kernels are given, without a workspace.
+/// Makes the parameters; those that point into a workspace stay null.
 inline PagedKernelParams paged_kernel_params(const PagedAttentionParams& args) {
   PagedKernelParams params{.args = args, .window = key_window(args.mask)};
   params.group = args.num_heads / args.num_kv_heads;
@@ -85,9 +85,9 @@ inline PagedKernelParams paged_kernel_params(const PagedAttentionParams& args) {
 struct PagedSlab {
   int sequence;
   int q_begin;   // the sequence's first token in the batch
-  int rows;      // of the sequence: tokens times heads of the group
-  int row;       // the slab's first
-  int position;  // of the sequence's first new token
+  int rows;      // rows of the sequence: tokens times heads of the group
+  int row;       // first row of the slab
+  int position;  // position of the sequence's first new token
   int kv_length;
   int kv_head;
 };
@@ -174,7 +174,7 @@ __device__ void mask_paged_scores(float (&scores)[kBlocks][4], const PagedKernel
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int position = slab.position + params.token_of(row + place.row + half * 8);
-    // What the first column of the thread is, counted from the first and last key in sight.
+    // The thread's first column, counted from the first and from the last key that its row sees.
     const int from_low = key + place.column - (position - params.window.left);
     const int from_high =
         key + place.column - min(slab.kv_length - 1, position + params.window.right);
@@ -265,7 +265,7 @@ __device__ void tile_softmax(float (&scores)[kBlocks][4], float2& maxima, float2
   sums = {quad_sum(sums.x), kHalves == 2 ? quad_sum(sums.y) : 0};
 }
 
-/// What this thread's rows r and r + 8 have found in several tiles or chunks, merged.
+/// Rows r and r + 8 of this thread, merged over several tiles or chunks.
 template <int kDim>
 struct MergedRows {
   float output[kDim / 8][4] = {};

@@ -1,4 +1,4 @@
-// How the kernels of attention over pages are launched, whatever the pages are of.
+// Launches of the kernels of attention over pages, whatever the dtype of the pages.
 #pragma once
 
 #include <algorithm>
@@ -56,7 +56,8 @@ void allow_shared_memory(Kernel* kernel, size_t bytes, size_t most) {
                                   static_cast<int>(bytes)));
 }
 
-/// Of the kernels of one kind of pages: `Prefill` for rows of many queries, `Few` for few.
+/// Raises the shared memory limits of the kernels for pages of one dtype: `Prefill` for many query
+/// rows, `Decode` for few.
 template <template <class, int> class Prefill, template <class, int, int> class Decode>
 void allow_pages_shared_memory(size_t most) {
   for_all_pages([&]<class T, int kDim>() {

@@ -7,8 +7,8 @@
 namespace packhorse::cuda {
 namespace {
 
-// What rows of split chunks may take in memory. Sequences beyond that are not split: there are then
-// so many rows, or so long sequences, that blocks without a split fill the device.
+// Most workspace for rows of split chunks. A batch that would need more is not split: it has so
+// many rows, or so long sequences, that blocks fill the device without a split.
 constexpr size_t kSplitBytes = size_t{64} << 20;
 
 size_t entry_bytes(int64_t head_dim) {
@@ -30,14 +30,15 @@ using Prefill = PagedTiles<T, PagedTraits<kDim, kPrefillWarps>>;
 template <class T, int kDim, int kRows>
 using Decode = DecodeTiles<T, DecodeTraits<kDim, kRows>>;
 
-// Whether the kernel for few rows finds room on the device.
+// Returns whether the kernel for few rows fits in the device's shared memory.
 bool decode_fits(const PagedAttentionParams& args) {
   const size_t bytes = args.key_scales != nullptr ? decode_float8_shared_bytes(args)
                                                   : decode_shared_bytes<Decode>(args);
   return bytes <= args.most_shared_bytes;
 }
 
-// Which of the two kernels is faster, where both find room; both give the same bits.
+// Returns whether the kernel for few rows is the faster one, where both fit; both give the same
+// bits.
 bool takes_skinny(const PagedAttentionParams& args) {
   return decode_fits(args) && (most_rows(args) <= 16 || slab_count(args) < args.sm_count);
 }

@@ -11,22 +11,22 @@
 
 namespace packhorse::cuda {
 
-/// What AttentionArgs with pages says, with the numbers that kernels take. H = query heads, Hkv =
-/// key/value heads, d = head size. The numbers of tokens, sequences and keys are bounds where
-/// `counts` is not null, so that one captured graph serves every step within them.
+/// AttentionArgs with pages, in the form that kernels take. H = query heads, Hkv = key/value heads,
+/// d = head size. The numbers of tokens, sequences and keys are upper bounds where `counts` is not
+/// null, so that one captured graph serves every step within them.
 struct PagedAttentionParams {
   const void* q = nullptr;  // [T, H * d]
   void* out = nullptr;      // [T, H * d]
   int64_t q_row_stride = 0;
   int64_t out_row_stride = 0;
   void* keys = nullptr;    // [num_pages, Hkv, kPageTokens, d]
-  void* values = nullptr;  // likewise
-  /// Of pages in e4m3 what each token's head is multiplied by [num_pages, Hkv, kPageTokens]; of
-  /// pages in `dtype` null.
+  void* values = nullptr;  // [num_pages, Hkv, kPageTokens, d]
+  /// Factors of each token and head, [num_pages, Hkv, kPageTokens], where pages are in e4m3; null
+  /// where they are in `dtype`.
   const float* key_scales = nullptr;
   const float* value_scales = nullptr;
-  /// This step's keys and values, [T, Hkv * d], which are to be written to their pages; or null,
-  /// where they lie there already, as in pages of e4m3 they do.
+  /// Keys and values of this step, [T, Hkv * d], which the launch writes to their pages; or null
+  /// where they lie there already, as they do with pages in e4m3.
   const void* new_keys = nullptr;
   const void* new_values = nullptr;
   int64_t new_key_stride = 0;
@@ -68,7 +68,8 @@ void prepare_attention_pages(size_t most_shared_bytes);
 size_t attention_pages_workspace(int64_t num_tokens, int64_t max_kv_len, int64_t num_heads,
                                  int64_t head_dim);
 
-/// Whether a launch writes new keys and values to their pages itself. If not, they must lie there.
+/// Returns whether a launch writes new keys and values to their pages itself. If not, they must lie
+/// there.
 bool appends_to_pages(const PagedAttentionParams& params);
 
 /// Allocates nothing; asynchronous on `stream`, may be captured. Without a workspace long sequences

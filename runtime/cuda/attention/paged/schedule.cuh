@@ -24,11 +24,11 @@ struct ChunkRange {
 /// A slab, one of its chunks, and what its block has to know of the slab's other chunks.
 struct DecodeWork {
   PagedSlab slab;
-  ChunkRange chunks{{}, 0, 0, 1};  // of the sequence
+  ChunkRange chunks{{}, 0, 0, 1};  // chunks of the sequence
   int chunk = 0;
-  int blocks = 1;     // that have chunks of these rows
-  int slot = 0;       // numbers the slabs of the step
-  int64_t entry = 0;  // of the sequence's first row in the workspace
+  int blocks = 1;     // number of blocks that have chunks of these rows
+  int slot = 0;       // number of the slab in the step
+  int64_t entry = 0;  // first entry of the sequence in the workspace
 };
 
 /// The sum of the values of this lane and those before.
@@ -78,12 +78,13 @@ class DecodeSchedule {
   }
 
   __device__ const DecodeWork& work() const { return work_; }
-  /// Whether the unit after this one has the same slab.
+  /// Returns whether the unit after this one has the same slab.
   __device__ bool continues() const {
     return work_.chunk + 1 < work_.chunks.end && (!split_ || left_ > 0);
   }
 
-  /// After the last unit: whether the block with the last chunk of its slab has units after that.
+  /// Returns, after the last unit, whether the block with the last chunk of its slab has units
+  /// after it.
   __device__ bool slab_goes_on() const {
     const int end = number_ + work_.chunks.end - work_.chunk;
     return end < total_ && end % share_ != 0;
@@ -159,7 +160,7 @@ class DecodeSchedule {
   // Goes to the unit of this number. Without a split, units are counted in slabs.
   __device__ void find(int number) {
     const int heads = params_.args.num_kv_heads;
-    int64_t entries = 0;  // of the sequences before
+    int64_t entries = 0;  // workspace entries of the sequences before
     int before = 0;       // units of the sequences before
     for (int first = 0; first < sequences_; first += 32) {
       const Sequence mine = sequences_at(first);
@@ -193,7 +194,7 @@ class DecodeSchedule {
     }
   }
 
-  // Of the slab whose first chunk is unit `number`.
+  // Counts the blocks of the slab whose first chunk is unit `number`.
   __device__ void count_blocks(int number) {
     work_.blocks = split_ ? (number + work_.chunks.count() - 1) / share_ - number / share_ + 1 : 1;
   }
@@ -204,8 +205,8 @@ class DecodeSchedule {
   bool split_;
   int total_;
   int share_;   // units of a block
-  int left_;    // of this block, after the current one
-  int number_;  // of the current one
+  int left_;    // units of this block after the current one
+  int number_;  // number of the current unit
   bool started_ = false;
   DecodeWork work_;
 };

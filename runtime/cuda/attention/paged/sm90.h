@@ -6,8 +6,8 @@
 
 namespace packhorse::cuda {
 
-/// Whether launch_attention_pages_sm90 takes these arguments: heads of up to 128 columns, of which
-/// one key/value head is shared by no more query heads than a block has rows; and counters.
+/// Returns whether launch_attention_pages_sm90 takes these arguments: heads of up to 128 columns,
+/// at most as many query heads per key/value head as a block has rows, and counters.
 bool attention_pages_sm90_supported(const PagedAttentionParams& params);
 
 /// Raises the kernels' shared memory limits on the current device; once, before any launch.

@@ -52,10 +52,10 @@ struct PagesSm90Consumer {
   const int warp_row = sm90::uniform(static_cast<int>(threadIdx.x) / 32) * 16;
   const bool leader = threadIdx.x % 32 == 0;
   sm90::Ring<Traits::kQueryStages> query;
-  sm90::Ring<Traits::kStages> stage;  // of keys and of values
+  sm90::Ring<Traits::kStages> stage;  // stages of keys, and of values
   PagedSlab slab;
 
-  /// What the rows have found in the chunk, and in all chunks before it.
+  /// Accumulators of the rows: for the current chunk, and for all chunks before it.
   Accumulator chunk[kBoxes], merged[kBoxes];
   ChunkMerge chunk_above, chunk_below, merged_above, merged_below;
 

@@ -8,8 +8,9 @@
 
 namespace packhorse::cuda {
 
-/// Whether the warps take the short sequences of a layer: heads of up to kWarpHeadDim columns that
-/// attention_sm90_supported takes, too. This depends on the layer and never on the batch.
+/// Returns whether the warps take the short sequences of a layer: heads of up to kWarpHeadDim
+/// columns that attention_sm90_supported takes, too. This depends on the layer and never on the
+/// batch.
 inline bool attention_warps_take(const AttentionParams& params) {
   return params.head_dim <= kWarpHeadDim && params.term.kind != ScoreTermKind::kDisentangled;
 }

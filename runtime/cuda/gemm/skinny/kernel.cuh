@@ -21,7 +21,7 @@
 
 namespace packhorse::cuda {
 
-/// What the consumers of a block do with the stages.
+/// Consumers of a block: they multiply the stages that the producers bring, and finish the sums.
 template <class T, int kBoxes, int kRowBlocks, bool kGated>
 struct GemmSkinny : GemmSkinnyStages<kBoxes, kRowBlocks, kGated> {
   using Stages = GemmSkinnyStages<kBoxes, kRowBlocks, kGated>;
@@ -51,7 +51,7 @@ struct GemmSkinny : GemmSkinnyStages<kBoxes, kRowBlocks, kGated> {
     Place place;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      int row = first + lane / 4 + h * 8;  // of the weight
+      int row = first + lane / 4 + h * 8;  // row of the weight
       const bool in_tile = row < args.tile.features;
       if constexpr (kGated) {
         // Boxes bring eight rows of the gate, the eight that they gate, and so on.
@@ -179,7 +179,7 @@ struct GemmSkinny : GemmSkinnyStages<kBoxes, kRowBlocks, kGated> {
   /// Where this lane's operands lie in a box; ldmatrix takes a row of 16 bytes from each lane.
   struct Offsets {
     uint32_t weight[4];
-    uint32_t rows[2];  // of the first block
+    uint32_t rows[2];  // rows of the first block of kSkinnyRows
     __device__ explicit Offsets(int warp) {
       const int lane = static_cast<int>(threadIdx.x) % 32;
       const int feature = warp * 16 + lane % 16;

@@ -18,19 +18,19 @@ inline constexpr int32_t kMostSkinnyRows = 16;
 /// the weight) and goes over k in stages of `boxes` boxes of 64 elements for each part of the sum.
 struct GemmSkinnyTile {
   int features;
-  int parts;  // of the sum over k: a block has one tile if there are several
+  int parts;  // parts of the sum over k: a block has one tile if there are several
   int boxes;
   int steps;  // stages that a tile takes
   int stages;
-  int blocks;      // of the grid
-  int row_blocks;  // of kSkinnyRows
-  /// Whether one copy brings all boxes of a stage, of the rows and of the weight. A thread takes
+  int blocks;      // blocks of the grid
+  int row_blocks;  // blocks of kSkinnyRows rows
+  /// True where one copy brings all boxes of a stage, of the rows and of the weight. A thread takes
   /// about a hundred cycles for a copy, which is longer than a small box takes to arrive.
   bool rows_at_once;
   bool weight_at_once;
   int64_t shared_bytes;
 
-  constexpr int warps() const { return (features + 15) / 16; }  // of each part
+  constexpr int warps() const { return (features + 15) / 16; }  // warps of each part
 };
 
 /// Eight warps have 16 features of a part each.

@@ -47,7 +47,7 @@ void launch_gemm_tile(const GemmParams& p, const GemmConfig& config, cudaStream_
   throw RuntimeError(concat("this build has no GEMM kernel with tile ", cost.m, "x", cost.n));
 }
 
-/// Likewise of the kernels that form sums in parts, in whose stages no part ends before the stage.
+/// Launches the kernel of a tile that forms sums in parts, whose stages never hold two parts.
 template <class Element, GemmEpilogue epilogue>
 void launch_gemm_split_k_tile(const GemmParams& p, const GemmConfig& config, cudaStream_t stream) {
   const auto launch = [&]<int m, int n, int k_boxes, bool ping_pong, int cluster = 1>() {

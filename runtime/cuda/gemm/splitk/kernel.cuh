@@ -31,10 +31,11 @@
 namespace packhorse::cuda {
 
 struct GemmSplitkClusterArgs {
-  /// Boxes of 64 elements of k and all features of a tile, those of a stage by one copy: the last
-  /// dimensions of the map count blocks of k and parts.
+  /// Boxes of 64 elements of k and all features of a tile. One copy brings all boxes of a stage:
+  /// the last dimensions of the map count blocks of k and parts.
   CUtensorMap weight;
-  CUtensorMap x;      // likewise: boxes of all rows
+  /// Boxes of 64 elements of k and all rows of x, copied as those of the weight are.
+  CUtensorMap x;
   const float* bias;  // [n] or null
   const void* residual;
   int64_t ldr;
@@ -42,7 +43,7 @@ struct GemmSplitkClusterArgs {
   int64_t ldo;
   const int32_t* row_count;  // null: the number of rows is `rows`
   int32_t rows, n;
-  int32_t boxes;  // of a part
+  int32_t boxes;  // boxes of a part
   GemmSplitkClusterTile tile;
   Activation activation;
   GemmRotation rotation;
@@ -55,7 +56,7 @@ struct GemmSplitkClusterShared {
   uint64_t sums[kMostClusterRows / 16];  // one for the sums that each warp adds
 };
 
-/// What the warps of a block do. kColumns: GemmSplitkClusterTile::columns.
+/// Code of a block's warps. kColumns: GemmSplitkClusterTile::columns.
 template <class T, int kColumns>
 struct GemmSplitkCluster {
   using Operand =
@@ -193,8 +194,8 @@ struct GemmSplitkCluster {
     warpgroup_fence_operand(acc);
   }
 
-  /// What a lane needs besides sums for its two rows of the units that this block finishes. All of
-  /// it is asked for before the products.
+  /// Operands of a lane's epilogue, for its two rows of the units that this block finishes. All of
+  /// them are loaded before the products, to hide the wait for memory.
   struct Place {
     float2 bias[kSlots];
     float frequency[kSlots];

@@ -1,4 +1,4 @@
-// How the blocks of a cluster reach each other's shared memory (PTX ISA, mapa, st.async,
+// Access of a cluster's blocks to each other's shared memory (PTX ISA, mapa, st.async,
 // barrier.cluster).
 #pragma once
 
@@ -33,7 +33,7 @@ __device__ inline void wait_for_cluster() {
 __device__ inline uint32_t shared_address(const void* shared) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
 }
-/// The same place in the shared memory of block `rank` of the cluster.
+/// Maps an address of this block's shared memory to that of block `rank` of the cluster.
 __device__ inline uint32_t peer_address(uint32_t address, uint32_t rank) {
   uint32_t there;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));

@@ -12,19 +12,19 @@
 
 namespace packhorse::cuda {
 
-/// Whether launch_gemm_splitk_cluster is to compute this, where launch_gemm_skinny is not. Where a
-/// layer has many more output features than input features, as one with a gate has, the parts of
-/// its sums are short and there are tiles enough for all multiprocessors, so that the kernels that
-/// form one part after the other are as fast or faster.
+/// Returns whether launch_gemm_splitk_cluster computes this, where launch_gemm_skinny does not.
+/// Where a layer has many more output features than input features, as one with a gate has, the
+/// parts of its sums are short and there are tiles enough for all multiprocessors, so that the
+/// kernels that form one part after the other are as fast or faster.
 inline bool is_clustered(const GemmParams& params) {
   return params.parts > 1 && params.n < 2 * params.k && params.rows > kMostSkinnyRows &&
          params.rows <= kMostClusterRows && params.pool.out == nullptr && !params.gated &&
          (params.rotation.positions == nullptr || params.residual == nullptr);
 }
 
-/// How many clusters of `parts` blocks run at once. The driver is asked once for each number of
-/// parts, and its answer for the device of that call is taken for all devices: a tile is only
-/// slower where another one has fewer. Throws RuntimeError.
+/// Returns how many clusters of `parts` blocks run at once. The driver is asked once for each
+/// number of parts, and its answer for the device of that call is taken for all devices: a tile is
+/// only slower where another one has fewer. Throws RuntimeError.
 ClustersAtOnce clusters_at_once(int parts);
 
 /// Launches the product. It is asynchronous on `stream`, allocates nothing and may be captured into

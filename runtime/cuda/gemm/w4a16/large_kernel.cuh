@@ -41,10 +41,10 @@ struct GemmW4a16ManyArgs {
 template <int kRows_>
 struct W4a16ManyShape {
   static constexpr int kRows = kRows_;
-  static constexpr int kStrips = 8;         // of a tile: four of each warpgroup
+  static constexpr int kStrips = 8;         // strips of a tile: four of each warpgroup
   static constexpr int kBox = kRows * 128;  // bytes of a box of rows
   static constexpr int kMostStages = 8;
-  static constexpr int kSumRows = 32;                    // that go out at a time
+  static constexpr int kSumRows = 32;                    // rows whose sums are stored at a time
   static constexpr int kSumPitch = 4 * kW4a16Strip + 4;  // numbers from one row to the next
   static constexpr int kSumBytes = 2 * kSumRows * kSumPitch * static_cast<int>(sizeof(float));
   static constexpr int kMostBytes = 225 * 1024;  // beside the barriers

@@ -1,6 +1,6 @@
-// How products with weights in groups finish: bias, activation, gate, rotation and residual, of two
-// neighbouring columns at a time, by one function for all kernels. Sums come to it by way of shared
-// memory, where a gate and what it gates meet, and the parts of a sum.
+// Epilogue of products with weights in groups: bias, activation, gate, rotation and residual, for
+// two neighbouring columns at a time, by one function for all kernels. Sums come to it by way of
+// shared memory, where a gate and what it gates meet, and the parts of a sum.
 #pragma once
 
 #include "cuda/gemm/epilogue.cuh"
@@ -10,7 +10,7 @@
 
 namespace packhorse::cuda {
 
-/// Of GemmParams, what finishing a sum needs.
+/// The fields of GemmParams that the epilogue needs.
 struct W4a16Output {
   const float* bias;
   const __half* residual;
@@ -51,8 +51,9 @@ __device__ inline float2 w4a16_bias(const W4a16Output& output, int feature) {
   return {__ldg(output.bias + feature), __ldg(output.bias + feature + 1)};
 }
 
-/// Of two neighbouring columns of the result, from `column` on, what a residual is added to. `sum`
-/// is what their sums are with the bias added, and `other` likewise of what they gate, if they do.
+/// Returns two neighbouring columns of the result, from `column` on, before a residual is added.
+/// `sum`: their sums with the bias added. `other`: with a gate, the sums of the columns that they
+/// gate, with their bias.
 template <class Function>
 __device__ float2 w4a16_pair(const W4a16Output& output, int row, int column,
                              const Function& function, float2 sum, float2 other) {
@@ -101,8 +102,9 @@ __device__ void finish_groups(const W4a16Output& output, int row, int feature,
 /// are read of a residual and written of the result, and the bias is read once.
 struct W4a16Vector {
   const W4a16Output& output;
-  int feature;  // of the product, at which the columns begin, or of the gate; a multiple of 8
-  int column;   // of the result
+  int feature;  // feature of the product, or of its gate, at which the columns begin; a multiple of
+                // 8
+  int column;   // column of the result at which they begin
   float2 bias[2][4];
 
   __device__ W4a16Vector(const W4a16Output& output, int feature)
@@ -117,7 +119,7 @@ struct W4a16Vector {
 
   __device__ bool exists() const { return feature < output.n; }
 
-  /// What a row has of the residual.
+  /// Returns the residual of these columns in a row; zeros where there is none.
   __device__ uint4 residual(int row) const {
     if (output.residual == nullptr) return {};
     return *reinterpret_cast<const uint4*>(output.residual + row * output.ldr + column);

@@ -22,8 +22,8 @@
 namespace packhorse::cuda {
 
 struct GemmW4a16SkinnyArgs {
-  /// Of the packed weight, in boxes of one block of k (depth of them) of all strips of a tile. A
-  /// block is one or two rows of the map.
+  /// The packed weight. A box has `depth` blocks of k of all strips of a tile. A block is one or
+  /// two rows of the map.
   CUtensorMap weight;
   /// Boxes of 64 elements of k and all rows of a tile; with rows_at_once those of a stage, from a
   /// map whose last dimension counts boxes.
@@ -62,7 +62,8 @@ struct GemmW4a16Skinny {
   __device__ int tiles() const {
     return (args.layout.strips + args.tile.strips - 1) / args.tile.strips;
   }
-  /// How many blocks a part of the sum has in its stage `i`: none where the part is a shorter one.
+  /// Returns how many blocks a part of the sum has in its stage `i`: none where the part is a
+  /// shorter one.
   __device__ int blocks_of(int part, int i) const {
     const int of_part = min(args.split.blocks, args.layout.blocks - part * args.split.blocks);
     return max(0, min(args.tile.depth, of_part - i * args.tile.depth));
@@ -154,8 +155,9 @@ struct GemmW4a16Skinny {
                            const unsigned char* weight) const {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     W4a16Operands<kBits, kMinima, kGroupSteps> operands(weight, args.layout);
+    // One ldmatrix brings the rows of a pair of steps.
 #pragma unroll
-    for (int pair = 0; pair < kW4a16Steps; pair += 2) {  // of steps: what one ldmatrix brings
+    for (int pair = 0; pair < kW4a16Steps; pair += 2) {
       Fragment right[kRowTiles];
 #pragma unroll
       for (int t = 0; t < kRowTiles; ++t) {

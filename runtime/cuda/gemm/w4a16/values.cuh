@@ -1,5 +1,5 @@
-// What the values of a weight in groups stand for: float16 numbers, made in registers as operands
-// of tensor cores. This file compiles as host code too, so that tests on a CPU can compare every
+// Decodes the values of a weight in groups: float16 numbers, made in registers as operands of
+// tensor cores. This file compiles as host code too, so that tests on a CPU can compare every
 // value.
 //
 // A value q of a group stands for round(scale * (q - 2^(bits - 1))), with minima for round(scale *

@@ -29,12 +29,12 @@ inline int32_t most_w4a16_skinny_rows(const GemmParams& p) {
 /// at a time. A warp has a strip and a part of the sum; it goes over that in stages of `depth`
 /// blocks of 128 elements of k.
 struct W4a16SkinnyTile {
-  int rows;  // that a tile has room for: 8, 16 or 32
+  int rows;  // rows that a tile has room for: 8, 16 or 32
   int strips;
   int depth;
-  int rounds;  // of stages, for a part of the sum
+  int rounds;  // stages that a part of the sum takes
   int stages;
-  int blocks;  // of the grid
+  int blocks;  // blocks of the grid
   int shared_bytes;
 };
 
@@ -92,9 +92,9 @@ inline W4a16SkinnyTile w4a16_skinny_tile(const GemmParams& p) {
 /// It is asynchronous on `stream`, allocates nothing and may be captured into a graph; the rules
 /// are those of launch_gemm_sm90. Throws RuntimeError.
 void launch_gemm_w4a16_skinny(const GemmParams& params, cudaStream_t stream);
-/// Likewise of any number of rows, by wgmma.
+/// Launches the product of any number of rows by wgmma, under the same rules.
 void launch_gemm_w4a16_many(const GemmParams& params, cudaStream_t stream);
-/// Likewise on compute capability 8.0 and later; no gate, no rotation.
+/// Launches it on compute capability 8.0 and later, without gate and rotation.
 void launch_gemm_w4a16_portable(const GemmParams& params, cudaStream_t stream);
 
 }  // namespace packhorse::cuda
