@@ -1,4 +1,4 @@
-// The kernels of compressed convolutional attention by tensor cores (cca_tile.cuh).
+// The kernels of compressed convolutional attention by tensor cores (cca/tile.cuh).
 #pragma once
 
 #include "cuda/cca/shares.cuh"

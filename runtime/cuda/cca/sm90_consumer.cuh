@@ -1,5 +1,5 @@
 // A consumer warpgroup of the Hopper kernel of compressed convolutional attention
-// (cca_sm90_kernel.cuh). It has tiles of 64 rows of one head. Of each it computes the first
+// (cca/sm90_kernel.cuh). It has tiles of 64 rows of one head. Of each it computes the first
 // convolution in registers, as the A operand of wgmma, multiplies it with the head's weights in
 // shared memory, and finishes and stores the head from the registers of the sums.
 #pragma once
@@ -214,7 +214,7 @@ struct CcaConsumer {
     const int dims = args.rotation.data != nullptr ? args.dims : 0;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      // Squares are summed over 32 columns first, then over these sums, as in cca_tile.cuh.
+      // Squares are summed over 32 columns first, then over these sums, as in cca/tile.cuh.
       float total = 0;
 #pragma unroll
       for (int p = 0; p < kPanels; ++p) {

@@ -3,11 +3,11 @@
 //
 // The grid is persistent. A block keeps the weights of one head in shared memory and goes through
 // tiles of 64 packed rows, in turn with the other blocks of its head. Three warpgroups have tiles
-// of their own (cca_sm90_consumer.cuh), so that one multiplies while others compute. Each has
-// a warp that produces for it (cca_sm90_producer.cuh): it copies latents by TMA, looks up
+// of their own (cca/sm90_consumer.cuh), so that one multiplies while others compute. Each has
+// a warp that produces for it (cca/sm90_producer.cuh): it copies latents by TMA, looks up
 // before which rows sequences begin, and shifts some rows of values.
 //
-// The bits are those of the kernels by mma.sync (cca_tile.cuh): sums begin with the same
+// The bits are those of the kernels by mma.sync (cca/tile.cuh): sums begin with the same
 // numbers and take the same sixteen products at a time, in the same order.
 #pragma once
 

@@ -55,7 +55,7 @@ struct CcaTraits {
   }
   static constexpr int kStageElements = kBoxes * kBoxPitch * kBoxColumns;
 
-  /// Weights: outputs by inputs of both taps, both in the order of cca_order.h.
+  /// Weights: outputs by inputs of both taps, both in the order of cca/order.h.
   static constexpr int kInputs = 2 * head_dim;
   using CuteElement =
       std::conditional_t<std::is_same_v<Element, __half>, cutlass::half_t, cutlass::bfloat16_t>;

@@ -5,7 +5,7 @@
 // a panel of 32 columns at a time (make_taps), and hand it to one another through shared memory, in
 // the order in which mma.sync wants it in registers; then each warp multiplies all panels, for its
 // own columns of the output (multiply). To that end the columns of a product are renamed
-// (cca_order.h), so that all that a lane reads of latents and writes of heads are vectors of
+// (cca/order.h), so that all that a lane reads of latents and writes of heads are vectors of
 // 16 bytes. Of its tile's 32 rows a lane has the four that begin at 4 (lane / 4): where no sequence
 // begins among them or right before them, six rows of latents give it all taps, and elsewhere each
 // row has its own three (look_back). Weights lie in shared memory in the order in which lanes take

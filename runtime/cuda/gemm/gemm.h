@@ -59,8 +59,8 @@ inline size_t float8_scales_offset(int64_t in_features, int64_t out_features) {
 /// alone, since every tile sums over k in order, 16 elements at a time; with several `parts`, in
 /// split_k.h, which are added in ascending order. The portable kernels have one part.
 ///
-/// With `groups`, the weight is packed as w4a16_layout.h says, in place of [n, k], all else is
-/// float16, and the sum over k is formed as W4a16Split says (gemm_w4a16.h).
+/// With `groups`, the weight is packed as gemm/w4a16/layout.h says, in place of [n, k], all else is
+/// float16, and the sum over k is formed as W4a16Split says (gemm/w4a16/layout.h).
 ///
 /// With `float8`, a and weight are e4m3, the sum is multiplied by both scales before the bias is
 /// added, `dtype` is that of residual and out, and k, and n of an e4m3 result, are multiples of 16.

@@ -9,8 +9,8 @@
 // give the same bits by either instruction and with operands exchanged
 // (tests/gpu/test_gpu_gemm_skinny.py). With few rows that chain of sums is what takes time beside
 // the weight: mma.sync takes 24 cycles for a link of it. wgmma takes 18, but for so small products
-// the descriptors of its operands make them 40. Where a sum has several parts (split_k.h), a warp
-// of its own forms each of them, and that of the first part adds the others.
+// the descriptors of its operands make them 40. Where a sum has several parts (gemm/split_k.h), a
+// warp of its own forms each of them, and that of the first part adds the others.
 #pragma once
 
 #include "cuda/attention/mma_sm80.cuh"

@@ -1,4 +1,4 @@
-// The arguments of a dense layer for few rows (gemm_skinny_kernel.cuh), and how its weight and its
+// The arguments of a dense layer for few rows (gemm/skinny/kernel.cuh), and how its weight and its
 // rows come to shared memory: two lanes ask for copies by TMA (the Tensor Memory Accelerator),
 // through a ring of stages.
 #pragma once

@@ -1,5 +1,5 @@
-// The tile of a dense layer for few rows (gemm_skinny.h): a pure host function, so that it can be
-// tested without a GPU.
+// The tile of a dense layer for few rows (gemm/skinny/skinny.h): a pure host function, so that it
+// can be tested without a GPU.
 #pragma once
 
 #include <algorithm>

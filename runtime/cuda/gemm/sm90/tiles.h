@@ -1,4 +1,4 @@
-// The closed list of Hopper GEMM kernels of one dtype and epilogue. The files gemm_sm90_*.cu
+// The closed list of Hopper GEMM kernels of one dtype and epilogue. The .cu files beside it
 // instantiate it, one per dtype and epilogue, so that they compile side by side.
 #pragma once
 

@@ -35,7 +35,7 @@ struct GemmArgsSm90 {
 
 /// The choices that make up one kernel. `k_boxes` is how many boxes of 128 bytes of k a stage
 /// holds. Element is the dtype of the operands, Out that of residual and result. With `in_parts`
-/// sums over k have several parts (split_k.h). Blocks
+/// sums over k have several parts (gemm/split_k.h). Blocks
 /// come in clusters of `cluster`, which load a weight once for tiles that lie one below the other.
 template <class Element_, int tile_m, int tile_n, int k_boxes, bool ping_pong,
           GemmEpilogue epilogue, class Out_ = Element_, bool in_parts = false, int cluster = 1>

@@ -1,8 +1,8 @@
-// A dense layer for up to 64 rows whose sums have several parts (split_k.h). Its time is that of
-// reading the weight once, as long as all multiprocessors read it evenly and the rows, which every
-// tile needs, are not read too often. So a tile is as wide as there are columns for each cluster of
-// multiprocessors, and the blocks of a cluster form a part of its sums each: of the rows a block
-// reads only its part of k.
+// A dense layer for up to 64 rows whose sums have several parts (gemm/split_k.h). Its time is that
+// of reading the weight once, as long as all multiprocessors read it evenly and the rows, which
+// every tile needs, are not read too often. So a tile is as wide as there are columns for each
+// cluster of multiprocessors, and the blocks of a cluster form a part of its sums each: of the rows
+// a block reads only its part of k.
 //
 // Each block multiplies 64 rows by the columns of the tile with wgmma, over a ring of stages that
 // two lanes fill by TMA (the Tensor Memory Accelerator), the weight from the moment the block

@@ -1,5 +1,5 @@
-// Dense layers for 17 to 64 rows whose sums have several parts (split_k.h), on Hopper: a cluster
-// of blocks computes the parts of a tile side by side. This is the host interface.
+// Dense layers for 17 to 64 rows whose sums have several parts (gemm/split_k.h), on Hopper: a
+// cluster of blocks computes the parts of a tile side by side. This is the host interface.
 #pragma once
 
 #include <cuda_runtime_api.h>

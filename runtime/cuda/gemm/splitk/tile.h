@@ -1,5 +1,5 @@
-// The tile of a dense layer whose parts of a sum meet in a cluster (gemm_splitk_cluster.h): pure
-// host functions, so that they can be tested without a GPU.
+// The tile of a dense layer whose parts of a sum meet in a cluster (gemm/splitk/splitk_cluster.h):
+// pure host functions, so that they can be tested without a GPU.
 #pragma once
 
 #include <algorithm>

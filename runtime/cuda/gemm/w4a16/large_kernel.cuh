@@ -6,7 +6,7 @@
 // of the strip of 16 output features that it has of its warpgroup's 64, while the tensor cores
 // multiply those of the 64 elements of k before. The rows are the right operand, from shared
 // memory. So a tile's sums are transposed, and on their way out they go through shared memory.
-// They are formed as in gemm_w4a16_skinny_kernel.cuh: each part of a sum begins anew, and is added
+// They are formed as in w4a16/skinny_kernel.cuh: each part of a sum begins anew, and is added
 // to the parts before.
 #pragma once
 

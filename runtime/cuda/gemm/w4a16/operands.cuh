@@ -1,4 +1,4 @@
-// A lane's part of a packed block (w4a16/layout.h), as operands of tensor cores.
+// A lane's part of a packed block (gemm/w4a16/layout.h), as operands of tensor cores.
 #pragma once
 
 #include "cuda/gemm/w4a16/layout.h"

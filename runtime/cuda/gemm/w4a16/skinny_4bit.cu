@@ -3,7 +3,7 @@
 
 namespace packhorse::cuda {
 
-// In gemm_w4a16_skinny_8.cu.
+// Instantiated in gemm/w4a16/skinny_8bit.cu.
 extern template void launch_gemm_w4a16_skinny_bits<8>(const GemmParams&, cudaStream_t);
 
 void launch_gemm_w4a16_skinny(const GemmParams& params, cudaStream_t stream) {

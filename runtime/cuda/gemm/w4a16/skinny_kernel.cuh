@@ -1,5 +1,5 @@
 // A dense layer with weights in groups for few rows (up to 32). Its time is that of reading the
-// packed weight once. As in gemm_skinny_kernel.cuh each block has its share of the output's
+// packed weight once. As in gemm/skinny/kernel.cuh each block has its share of the output's
 // columns, a lane brings the weight through a ring of stages from the moment the block starts,
 // which may be while the kernel before still runs, and another lane brings the rows.
 //

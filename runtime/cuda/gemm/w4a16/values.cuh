@@ -121,7 +121,7 @@ struct W4a16Scales {
   uint32_t minimum[2];
 };
 
-/// `words`: a row's entry for lane / 4, one word, or with minima two (w4a16_layout.h).
+/// `words`: a row's entry for lane / 4, one word, or with minima two (gemm/w4a16/layout.h).
 template <bool kMinima>
 PACKHORSE_GROUPS_FUNCTION W4a16Scales w4a16_scales(const uint32_t* words) {
   W4a16Scales result;
@@ -135,7 +135,7 @@ PACKHORSE_GROUPS_FUNCTION W4a16Scales w4a16_scales(const uint32_t* words) {
 }
 
 /// Makes a lane's four pairs of a step of 16 input features: `words`, of which there are kBits / 4,
-/// as w4a16_layout.h says.
+/// as gemm/w4a16/layout.h says.
 template <int kBits, bool kMinima>
 PACKHORSE_GROUPS_FUNCTION void unpack_groups(const uint32_t* words, const W4a16Scales& scales,
                                              uint32_t (&pairs)[4]) {

@@ -3,7 +3,7 @@
 //
 // out[r, n] = residual[r, n] + activation(sum_k a[r, k] * w[n, k] + bias[n])
 //
-// where w are the float16 numbers that w4a16_values.cuh makes of the weight, a, residual and out
+// where w are the float16 numbers that w4a16/values.cuh makes of the weight, a, residual and out
 // are float16, and all else is as GemmParams says, gate and rotation too. The sum over k is
 // formed as W4a16Split says: so a row's bits depend on that row, the weight, n and k alone,
 // whichever of the kernels below computes it.

@@ -1,4 +1,4 @@
-// Tensor map of a weight that is packed in groups (w4a16/layout.h).
+// Tensor map of a weight that is packed in groups (gemm/w4a16/layout.h).
 #pragma once
 
 #include "cuda/gemm/w4a16/layout.h"
