@@ -316,8 +316,8 @@ static void attend_amx(const AttentionTile& task, TileScratch& scratch, const Am
                                scratch.sums + query);
 }
 
-// Whether every query sees every key and nothing is added to scores. This holds for all sequences
-// of a layer or for none.
+// Returns whether every query sees every key and nothing is added to scores. This holds for all
+// sequences of a layer or for none.
 static inline bool suits_amx(const AttentionTile& task) {
   return task.head_dim % kTileDepth == 0 && task.left >= kUnlimited && task.right >= kUnlimited &&
          task.slope == nullptr && task.table == nullptr && task.slots == nullptr;

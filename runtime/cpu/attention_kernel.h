@@ -191,7 +191,7 @@ static inline void multiply_values(const float* weights, Rows values, int rows, 
   }
 }
 
-// What a pair of tiles needs of the position-key table: the rows of the slots that its distances
+// Rows of the position-key table that a pair of tiles needs: those of the slots that its distances
 // use, and the number of these slots.
 struct Relative {
   Rows position_keys = {nullptr, 0};  // [count, d]

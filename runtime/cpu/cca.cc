@@ -30,9 +30,9 @@ size_t scratch_bytes(const CcaArgs& args) {
 // A token's place in its sequence.
 struct Place {
   int64_t sequence = 0;
-  int64_t begin = 0;  // of the sequence in the batch
+  int64_t begin = 0;  // first row of the sequence in the batch
   int64_t end = 0;
-  int64_t position = 0;  // of the token in the whole sequence
+  int64_t position = 0;  // position of the token in the whole sequence
 };
 
 // Calls body(token, place) for tokens [first, end).

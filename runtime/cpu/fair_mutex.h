@@ -17,8 +17,8 @@ class FairMutex {
  public:
   void take();
   void release();
-  /// Whether the holder of the turn should let others run: its slice is over and somebody waits.
-  /// Any thread that works for the holder may ask.
+  /// Returns whether the holder of the turn should let others run: its slice is over and somebody
+  /// waits. Any thread that works for the holder may ask.
   bool is_over() const {
     return waiting_.load(std::memory_order_relaxed) > 0 && Clock::now() >= end_;
   }

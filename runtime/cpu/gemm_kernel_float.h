@@ -12,11 +12,11 @@ static constexpr int kPanel = kPanelVectors * kWidth;
 static_assert(kPackedColumns % kPanel == 0);
 // With the weights and one element of x, this uses 29 to 31 of 32 registers, or 15 of 16.
 static constexpr int kTileRows = kWidth == 16 ? 14 : 6;
-// How many steps ahead weights are prefetched, in the panel itself.
+// Steps of the sum by which weights are prefetched ahead, in the panel itself.
 static constexpr int kAhead = 64;
-// Whether all tiles of a panel prefetch a part of the next one, instead of the last tile all of it:
-// 10 to 20 % faster on Intel's processors with AMX, whose memory answers late, and 3 % slower on
-// Zen 4.
+// True where all tiles of a panel prefetch a part of the next one, instead of the last tile all of
+// it: 10 to 20 % faster on Intel's processors with AMX, whose memory answers late, and 3 % slower
+// on Zen 4.
 #if defined(__AMX_BF16__)
 static constexpr bool kTilesShareNext = true;
 #else

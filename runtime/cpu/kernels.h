@@ -179,9 +179,9 @@ inline constexpr int64_t kPieceBytes = 16;
 struct MultiplyPanels {
   const void* x = nullptr;
   int64_t x_stride = 0;
-  const void* weight = nullptr;   // of the first column
+  const void* weight = nullptr;   // the first column's
   const float* bias = nullptr;    // or null; only for bfloat16
-  const int32_t* sums = nullptr;  // [columns] of the weights of a column, only for int8
+  const int32_t* sums = nullptr;  // [columns] sums of the weights of a column, only for int8
   void* out = nullptr;
   int64_t out_stride = 0;
   int64_t rows = 0, in_features = 0, columns = 0;
@@ -202,7 +202,7 @@ struct QuantizeBlocks {
   int64_t rows = 0, columns = 0;
   int8_t* values = nullptr;        // [rows, columns up to the next multiple of kGroupBlock]
   float* scales = nullptr;         // [rows, blocks]
-  int32_t* sums = nullptr;         // [rows, 2 * blocks], of every kGroupSpan values
+  int32_t* sums = nullptr;         // [rows, 2 * blocks] sums of every kGroupSpan values
   const int32_t* order = nullptr;  // [columns] the column of x that comes at each place, or null
 };
 
@@ -215,7 +215,7 @@ struct MultiplyGroupwise {
   const int8_t* x = nullptr;  // as QuantizeBlocks makes them
   const float* x_scales = nullptr;
   const int32_t* x_sums = nullptr;
-  const uint8_t* weight = nullptr;  // of this stripe, packed (gemm_groupwise.h)
+  const uint8_t* weight = nullptr;  // this stripe's weights, packed (gemm_groupwise.h)
   const float* bias = nullptr;      // [columns], or null
   void* out = nullptr;
   int64_t out_stride = 0;
@@ -296,16 +296,17 @@ struct PagedTile {
   void* out = nullptr;
   int64_t q_stride = 0, out_stride = 0;
   int64_t first_row = 0;
-  int rows = 0;  // of this tile, at most kQueryTile
+  int rows = 0;  // rows of this tile, at most kQueryTile
   int group = 1;
   int head_dim = 0;       // a multiple of 16
-  bool bfloat16 = false;  // whether q, keys and values are
+  bool bfloat16 = false;  // q is bfloat16, not float32; so are keys and values, unless e4m3
   int64_t first_position = 0;
-  const void* keys = nullptr;  // of page 0, this head's first row
+  /// First rows of this head in page 0.
+  const void* keys = nullptr;
   const void* values = nullptr;
   int64_t page_stride = 0;  // elements from page to page
-  /// Of pages in e4m3, the scales of page 0 and this head; those of a page are page_stride /
-  /// head_dim floats behind those of the page before. Else null.
+  /// Scales of page 0 and this head, where pages are in e4m3; else null. Those of a page are
+  /// page_stride / head_dim floats behind those of the page before.
   const float* key_scales = nullptr;
   const float* value_scales = nullptr;
   const int32_t* table = nullptr;  // pages of the sequence
@@ -342,7 +343,7 @@ struct LoraShrink {
 struct LoraExpand {
   const float* inner = nullptr;    // [parts, max_rank]
   const void* b = nullptr;         // rows are b_stride apart
-  const int32_t* parts = nullptr;  // of every 8 columns; 16 of them are of one part; or null
+  const int32_t* parts = nullptr;  // [columns / 8] part of every 8 columns, equal in pairs; or null
   void* out = nullptr;             // [columns]
   int64_t b_stride = 0;
   int64_t columns = 0;
@@ -368,7 +369,7 @@ struct CcaHead {
   int rows = 0;
   int depthwise_width = 0, grouped_width = 0;
   int head_dim = 0;
-  int64_t column = 0;                // of the head in the latents
+  int64_t column = 0;                // the head's first column in the latents
   const float* depthwise = nullptr;  // the head's columns; rows are depthwise_stride apart
   int64_t depthwise_stride = 0;
   const float* depthwise_bias = nullptr;  // the head's columns
@@ -377,7 +378,7 @@ struct CcaHead {
   /// The mean of the head and of the mean of these heads, one after the other, is added.
   int64_t others_column = 0;
   int num_others = 0;
-  float length = 0;                 // of the head before its rotation
+  float length = 0;                 // length of the head's vector before its rotation
   const float* rotation = nullptr;  // rows of cosines and sines, [pairs] each
   int64_t rotation_stride = 0;
   int pairs = 0;

@@ -1,4 +1,4 @@
-// What adapters add to rows.
+// Adds the outputs of adapters (LoRA) to rows.
 #pragma once
 
 #include "cpu/kernels.h"

@@ -1,4 +1,4 @@
-// What adapters add to rows, and activations without a product. Included by kernels_body.h.
+// Kernels of adapters (LoRA), and activations without a product. Included by kernels_body.h.
 
 // The dot product of two rows. Its order of summation depends on the number of columns alone.
 template <class T>

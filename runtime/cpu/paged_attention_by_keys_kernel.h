@@ -4,8 +4,7 @@
 // that a few rows need not fill a vector. Every number is the same expression as there: sums over
 // columns and over keys add in the same order, with one rounding for each product and sum.
 
-// Of so few rows, queries and sums lie row by row.
-
+// Most rows that these kernels take. Their queries and sums lie row by row, not column by column.
 static constexpr int kSkinnyPagedRows = 8;
 
 template <class T>

@@ -33,7 +33,8 @@ struct PagedScratch {
   int32_t* positions;  // [kQueryTile] of each row's query
 };
 
-// Of one page and head in e4m3, by what each token's key and value are to be multiplied; else null.
+// Factors of each token's key and value in one page, for one head, where pages are in e4m3; else
+// null.
 struct PageScales {
   const float* keys = nullptr;  // [kPageKeys]
   const float* values = nullptr;
@@ -51,7 +52,7 @@ struct PageOf {
   }
 
   const T* keys;    // [kPageKeys, head_dim]
-  const T* values;  // likewise
+  const T* values;  // [kPageKeys, head_dim]
   PageScales scales;
 };
 
@@ -64,8 +65,8 @@ static inline float query_factor(const PagedTile& tile) {
   return tile.soft_cap > 0 ? tile.scale / tile.soft_cap : tile.scale * kLog2E;
 }
 
-// Of one vector of rows, over keys from position `first` on: the soft cap, ALiBi's term, and
-// -infinity for keys that a row does not see.
+// Adds to the scores of one vector of rows, over keys from position `first` on: the soft cap,
+// ALiBi's term, and -infinity for keys that a row does not see.
 static inline void adjust_paged_scores(const PagedTile& tile, const PagedScratch& scratch, int row,
                                        int64_t first, int count, bool all_visible, float* scores) {
   const IntVec positions = load_int(scratch.positions + row);
@@ -164,7 +165,8 @@ static void attend_page(const PagedTile& tile, const PagedScratch& scratch, int 
   multiply_values<vectors>(scratch.scores, values, count, tile.head_dim, factor, state.sums + row);
 }
 
-// What the maxima of earlier chunks and of the next one make of their sums, for one vector of rows.
+// Factors of the sums of earlier chunks and of the next one, by their maxima, for one vector of
+// rows.
 struct ChunkFactors {
   ChunkFactors(const SoftmaxState& into, const SoftmaxState& next, int row) {
     const Vec before = load(into.maximum + row);
@@ -265,7 +267,7 @@ static void attend_chunk(const PagedTile& tile, int64_t chunk, const SoftmaxStat
   }
 }
 
-// What keys of earlier chunks and those of the next one give together.
+// Merges the sums of the next chunk of keys into those of earlier chunks.
 static void merge_chunks(const SoftmaxState& into, const SoftmaxState& next, int rows,
                          int head_dim) {
   for (int row = 0; row < rows; row += kWidth) {

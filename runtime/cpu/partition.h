@@ -1,5 +1,5 @@
-// How the rows of a batch are divided among threads. This is arithmetic only, so it can be tested
-// without a product.
+// Division of a batch's rows among threads. This is arithmetic only, so it can be tested without a
+// product.
 #pragma once
 
 #include <algorithm>

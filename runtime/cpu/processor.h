@@ -1,4 +1,4 @@
-// What the processor of this machine can do. x86/processor.cc and arm/processor.cc find it out; the
+// Features of this machine's processor. x86/processor.cc and arm/processor.cc find them out; the
 // build takes one of the two folders.
 #pragma once
 

@@ -36,7 +36,7 @@ class CpuTimer {
   Clock::time_point start_;
 };
 
-/// What start_cpu_profile and stop_cpu_profile call.
+/// Implementations of start_cpu_profile and stop_cpu_profile.
 void start_profile();
 std::vector<std::pair<std::string, double>> stop_profile();
 

@@ -54,11 +54,11 @@ class ReadAhead {
   std::atomic<const char*> data_{nullptr};
   std::atomic<int64_t> stream_bytes_{0};
   std::atomic<int> streams_{1};
-  alignas(64) std::atomic<int64_t> next_{0};  // of all streams together
+  alignas(64) std::atomic<int64_t> next_{0};  // bytes asked for so far, in all streams together
 };
 
-/// The order in which weights are read, learned from the last time. Of weights that fall on the
-/// same place of a table the last one is remembered.
+/// The order in which weights are read, learned from the last time. Where two weights fall on the
+/// same place of a table, the later one is remembered.
 class WeightOrder {
  public:
   /// Tells that this weight is read now; returns the one that was read after it last time.

@@ -23,8 +23,8 @@ struct RowsEnd {
   NormWeight norm;      // or none
   TensorView out;
 
-  /// Whether there is anything to do. If so, `sums` is a float32 buffer; otherwise the dense layer
-  /// writes to `out` itself.
+  /// Returns whether there is anything to do. If so, `sums` is a float32 buffer; otherwise the
+  /// dense layer writes to `out` itself.
   explicit operator bool() const { return residual || norm; }
   /// Computes `rows` rows of `out` from `first_row` on. `sums` is [rows, columns of out],
   /// contiguous.

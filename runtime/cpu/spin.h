@@ -1,4 +1,4 @@
-// What a thread that waits for another one asks of the processor.
+// Instructions for a thread that waits for another one: a pause, and a counter of time.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ inline uint64_t ticks_now() noexcept {
 #endif
 }
 
-/// How far the counter goes in about so many microseconds.
+/// Converts microseconds to ticks of the counter, roughly.
 inline uint64_t ticks_of(uint64_t microseconds) noexcept {
 #if defined(__x86_64__)
   return microseconds * 3000;  // the time stamp counter has 2 to 4 ticks in a nanosecond

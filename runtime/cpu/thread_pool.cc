@@ -19,10 +19,10 @@ constexpr uint32_t kJoined = 0x7fff;
 constexpr uint32_t kOpen = 0x8000;
 constexpr uint32_t kEpoch = 0x10000;
 
-// How long threads spin before they sleep. Idle workers spin for longer than the gap between two
-// operators of a model, but briefly enough for a shared machine. A caller waits for workers that
-// have joined its loop, and so run; to be woken would take longer than most of what they have to
-// do.
+// Microseconds that threads spin before they sleep. Idle workers spin for longer than the gap
+// between two operators of a model, but briefly enough for a shared machine. A caller waits for
+// workers that have joined its loop, and so run; to be woken would take longer than most of what
+// they have to do.
 constexpr uint64_t kIdleMicroseconds = 13;
 constexpr uint64_t kCallerMicroseconds = 100;
 

@@ -47,8 +47,8 @@ class ThreadPool {
          &body, count});
   }
 
-  /// What threads read ahead from now on while they wait for a loop or for its end. Each of them is
-  /// going to read a part of it.
+  /// Sets the weight that threads read ahead from now on, a part each, while they wait for a loop
+  /// or for its end.
   void read_ahead(const ReadAhead::Range& range) { ahead_.set(range, threads_); }
 
  private:

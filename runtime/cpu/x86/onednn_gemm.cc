@@ -259,7 +259,7 @@ class OneDnnGemm final : public Gemm {
     }
   }
 
-  // Whether so few rows are multiplied by multiply_stripe_, which gives them the same bits.
+  // Returns whether so few rows are multiplied by multiply_stripe_, which gives them the same bits.
   bool in_stripes(int64_t rows) const { return rows <= kSkinnyRows && multiply_stripe_ != nullptr; }
 
   void run_stripes(const Block& block, int64_t first, int64_t columns) const {

@@ -33,8 +33,8 @@ struct PackedLayout {
   int64_t last_columns;  // in the last panel
   dnnl::memory::desc full;
   dnnl::memory::desc last;
-  size_t panel_bytes;   // of every panel but the last
-  size_t stripe_bytes;  // of kStripeColumns columns; only if is_in_stripes
+  size_t panel_bytes;   // bytes of every panel but the last
+  size_t stripe_bytes;  // bytes of kStripeColumns columns; only if is_in_stripes
   size_t bytes;
 
   /// Where the stripe with a column begins, in bytes; only if is_in_stripes.
@@ -43,7 +43,7 @@ struct PackedLayout {
   }
 };
 
-/// Whether oneDNN's layout is that of MultiplyStripe, stripe after stripe.
+/// Returns whether oneDNN's layout is that of MultiplyStripe, stripe after stripe.
 bool is_in_stripes(const PackedLayout& layout, DType dtype);
 
 /// Packs one panel of a matrix [out_features, in_features] of dtype `from` into its place in
@@ -51,7 +51,7 @@ bool is_in_stripes(const PackedLayout& layout, DType dtype);
 void pack_panel(const PackedLayout& layout, const void* weight, DType from, int64_t panel,
                 void* packed);
 
-/// What each worker thread needs to run any kernel.
+/// State of each worker thread that oneDNN's kernels need: a stream and a scratchpad.
 struct GemmWorkers {
   explicit GemmWorkers(int count);
   /// Grows every scratchpad to at least `bytes` bytes.
