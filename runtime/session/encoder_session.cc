@@ -336,7 +336,7 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
   std::timed_mutex mutex_;  // allows one run at a time, because all runs use one arena
 };
 
-// What an encoder session cannot compute is refused by name.
+// Refuses by name what an encoder session cannot compute.
 void check_attention(const AttentionSpec& attention) {
   if (attention.soft_cap == 0) return;
   throw InvalidArgument(concat("spec: 'attention.soft_cap' is ", attention.soft_cap,
