@@ -59,7 +59,8 @@ void check_same(const GeneratedSequence& found, const GeneratedSequence& expecte
   }
 }
 
-// What followed the last occurrence of the longest n-gram that the text ends with.
+// Looks up the tokens that followed the last occurrence of the longest n-gram that the text ends
+// with.
 bool look_up(const Ids& text, size_t count, Ids& drafts) {
   for (size_t n = std::min(NgramIndex::kLongest, text.size()); n >= NgramIndex::kShortest; --n) {
     for (size_t end = text.size() - 1; end >= n; --end) {

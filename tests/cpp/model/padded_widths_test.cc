@@ -243,7 +243,8 @@ class AnyWeights {
   std::mt19937 random_{3};
 };
 
-/// Of three heads of five columns each.
+/// Returns a spec with heads of five columns, so that hidden, head and inner widths all need
+/// padding.
 std::string narrow_spec(const std::string& changes = "{}") {
   return patched(tiny_spec(R"({"hidden_size": 21, "head_dim": 5, "intermediate_size": 13})"),
                  changes);
