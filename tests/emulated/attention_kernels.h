@@ -5,9 +5,9 @@
 
 namespace packhorse::cuda {
 
-/// Of float16 and heads of 128 columns, by two warpgroups that take turns.
+/// Launches attention of float16 and heads of 128 columns, by two warpgroups that take turns.
 void launch_attention_128(const AttentionParams& params);
-/// Of float16 and heads of 32 columns, by one warpgroup.
+/// Launches attention of float16 and heads of 32 columns, by one warpgroup.
 void launch_attention_32(const AttentionParams& params);
 
 }  // namespace packhorse::cuda

@@ -66,7 +66,7 @@ struct Case {
       frequencies[i] = 1 / static_cast<float>(1 + 5 * i);
     }
     make_weight(random);
-    // What lies between rows is not theirs.
+    // Fills the gaps between rows with NaN, since kernels must not use them.
     for (int r = 0; r < rows; ++r) {
       for (int64_t c = layer.k; c < ldx; ++c)
         x[static_cast<size_t>(r * ldx + c)] = rounded<__half>(NAN);
@@ -251,8 +251,8 @@ TEST(gemm_w4a16_parts_of_sums) {
   check(gated, 16, 5);
 }
 
-// What rounding to float16 hides, a residual shows that takes the rounded result away: the last
-// bits of sums, which another cut would change.
+// Takes the rounded result away by a residual, which shows the last bits of sums: rounding to
+// float16 hides them, and another split of the sums would change them.
 TEST(gemm_w4a16_last_bits) {
   const Layer layers[] = {{56, 2104, kInt4_128}, {24, 1152, kQ4_1}, {40, 4168, kQ8_0}};
   unsigned seed = 0;

@@ -126,7 +126,7 @@ void atomic(Run& run, const Instruction& i) {
 void block_barrier(Run& run, const Instruction& i) {
   Machine& m = machine();
   if (i.has("warp")) return sync_warp(run.get32(i.arguments[0]));
-  if (i.has("cluster")) {  // of one block
+  if (i.has("cluster")) {  // a cluster has one block here
     if (i.has("arrive")) return;
     m.sync(15, m.threads(), false);
     return;

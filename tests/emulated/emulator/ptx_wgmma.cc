@@ -83,7 +83,7 @@ struct IssuedProduct {
   Format a, b;
   int n, k;
   bool from_registers;
-  int row;  // of the warp's first in its warpgroup
+  int row;  // first row of the warp in its warpgroup's product
   void run() const;
 };
 

@@ -1,4 +1,5 @@
-// What kernels' launchers call of CUDA's runtime and driver, for one emulated device like an H100.
+// The functions of CUDA's runtime and driver that launchers of kernels call, for one emulated
+// device like an H100.
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <sys/mman.h>
