@@ -15,7 +15,7 @@
 namespace packhorse::cuda {
 
 constexpr int64_t kMultiple = 8;         // elements of 16 bits in a 16-byte access
-constexpr int64_t kFloat8Multiple = 16;  // and of kFloat8
+constexpr int64_t kFloat8Multiple = 16;  // elements of kFloat8 in a 16-byte access
 
 /// Checks that `dtype` is one that CUDA computes in.
 void check_compute(const char* op, DType dtype);

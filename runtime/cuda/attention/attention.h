@@ -57,8 +57,8 @@ struct AttentionParams {
   int32_t sm_count = 0;
   /// Sequences of up to so many queries and keys are left alone by the Hopper kernels of tiles.
   int32_t short_tokens = 0;
-  /// Not 0: `out` is e4m3 of the result times this, limited to its range. Hopper kernels do so for
-  /// heads of up to kMostFloat8HeadDim columns.
+  /// Not 0: `out` is e4m3, the result times this factor, limited to its range. Hopper kernels do so
+  /// for heads of up to kMostFloat8HeadDim columns.
   float out_factor = 0;
 };
 
@@ -68,8 +68,8 @@ struct AttentionParams {
 /// term of at most 256 buckets and a max_distance of at most 1024.
 bool attention_sm90_supported(const AttentionParams& params);
 
-/// There are Hopper kernels with e4m3 results for heads of up to so many columns, a multiple of 16,
-/// and all terms but disentangled ones.
+/// Most columns of a head for which there are Hopper kernels with e4m3 results: a multiple of 16,
+/// with all terms but disentangled ones.
 inline constexpr int kMostFloat8HeadDim = 64;
 
 /// Returns how many bytes of workspace a launch needs. The workspace must be zero before the first

@@ -51,8 +51,8 @@ __global__ void __launch_bounds__(512, 1)
 template <class T, int D>
 using SkinnyTile = CcaTile<T, D, D / 32, 256>;
 
-/// As many rows as the tiles of one block have. The block itself keeps its head's latents when it
-/// has read the state. The block after those of heads has the values.
+/// Computes a small batch: as many rows as the tiles of one block have. The block itself keeps its
+/// head's latents when it has read the state. The block after those of heads has the values.
 template <class T, int D>
 __global__ void __launch_bounds__(256, 1) cca_skinny_kernel(const __grid_constant__ CcaArgs args) {
   using Tile = SkinnyTile<T, D>;

@@ -1,5 +1,4 @@
-// Where the latents of tokens lie: in the batch, or in the pages that keep the end of each
-// sequence.
+// The rows of tokens' latents: in the batch, or in the pages that keep the end of each sequence.
 #pragma once
 
 #include "cuda/rowwise/row.cuh"

@@ -29,8 +29,8 @@ struct CcaTraits {
   static constexpr int kHeadDim = head_dim;
   static constexpr int kPanels = head_dim / kPanelColumns;
   static constexpr int kConsumers = 3;   // warpgroups, each with tiles of its own
-  static constexpr int kTileRows = 64;   // what one wgmma has
-  static constexpr int kRowsBefore = 2;  // whose latents a row needs
+  static constexpr int kTileRows = 64;   // rows of one wgmma
+  static constexpr int kRowsBefore = 2;  // rows before a row, whose latents it needs
   // In the last warpgroup, each consumer has a warp that produces for it; one warp is idle.
   static constexpr int kThreads = 128 * (kConsumers + 1);
   static constexpr int kConsumerRegisters = 152;
@@ -68,8 +68,8 @@ struct CcaTraits {
                                     cute::Shape<cute::_64, cute::Int<head_dim>, cute::Int<kInputs>>,
                                     cute::SM90::GMMA::Major::K, cute::SM90::GMMA::Major::MN>()));
 
-  /// Where the latents before some rows of a tile are not those of the rows before it, because
-  /// sequences begin there.
+  /// Borders of sequences in a tile: rows whose latents before them are not those of the tile's
+  /// rows before.
   struct Borders {
     /// The row of the state that holds the latents of the token before, and of the one before that,
     /// for each row of the tile where they are not in the tile; -1 stands for zeros. Not written

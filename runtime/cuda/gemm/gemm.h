@@ -35,7 +35,7 @@ struct GemmFloat8 {
   const float* column_scales = nullptr;  // [n] of the weight's rows; null: 16-bit operands
   const float* row_scales = nullptr;     // [rows] of a; null: `a_scale` is that of all rows
   float a_scale = 0;
-  float out_factor = 0;  // not 0: `out` is e4m3 of the result times this
+  float out_factor = 0;  // not 0: `out` is e4m3, the result times this
   explicit operator bool() const { return column_scales != nullptr; }
 };
 

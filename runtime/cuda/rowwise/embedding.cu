@@ -98,7 +98,7 @@ __device__ void prefetch_weight(const NormWeight& weight, int columns) {
   }
 }
 
-// For small batches. A group of threads has one token, and all loads that do not depend on each
+// Embeds small batches. A group of threads has one token, and all loads that do not depend on each
 // other are issued at once.
 template <class T, int kThreads, int kVectors>
 __global__ void __launch_bounds__(kBlockThreads<kThreads>)

@@ -19,7 +19,7 @@ struct LoraRotation {
   int32_t columns = 0;  // columns of all heads that are rotated
 };
 
-/// All columns and strides are of whole 16-byte accesses.
+/// Launches need columns and strides of whole 16-byte accesses.
 void launch_add_lora(const LoraArgs& args, const LoraRotation& rotation, cudaStream_t stream);
 
 void launch_activate(const ActivateArgs& args, cudaStream_t stream);

@@ -114,7 +114,7 @@ void launch_rows(const NormFloat8Params& params, cudaStream_t stream) {
     launch_kernel(kernel, dim3(static_cast<unsigned>((rows + together - 1) / together)),
                   kBlockThreads<kThreads>, 0, stream, params);
   };
-  // As in norm.cu, what is chosen by the number of rows leaves the bits alone.
+  // Chooses by the number of rows, which changes no bits, as in norm.cu.
   if (rows * params.norm.columns <= kSkinnyElements) {
     start(norm_float8_kernel<T, kThreads, kVectors, 1, true>, 1);
   } else {

@@ -283,8 +283,8 @@ struct DecodeAttention : Tiles_ {
     return found.shares != 0;
   }
 
-  /// After the last unit, `work`, where the merge is shared by all blocks that have chunks of these
-  /// rows, but for one that goes on to other rows if `one_goes_on`.
+  /// Merges the shares of this block after its last unit, `work`, where all blocks that have chunks
+  /// of these rows share the merge, except one that goes on to other rows if `one_goes_on`.
   __device__ void share_merge(const DecodeWork& work, bool one_goes_on) const {
     const int enders = work.blocks - (one_goes_on ? 1 : 0);
     const int count = mergers(work, enders);
@@ -315,7 +315,7 @@ __global__ void __launch_bounds__(Tiles::Traits::kThreads, Tiles::Traits::kBlock
   using Attention = DecodeAttention<Tiles>;
   constexpr int kDim = Attention::kDim;
   constexpr int kRows = Attention::kRows;
-  extern __shared__ __align__(1024) unsigned char decode_shared[];  // as TMA's exchange asks for
+  extern __shared__ __align__(1024) unsigned char decode_shared[];  // aligned for TMA's swizzle
   Attention attention(params, decode_shared);
   DecodeSchedule<kRows, kChunkKeys<kDim>> schedule(params);
   DecodeWork work;  // the current unit
@@ -323,7 +323,7 @@ __global__ void __launch_bounds__(Tiles::Traits::kThreads, Tiles::Traits::kBlock
   typename Attention::Queries queries;
   int page = 0;
   bool more = true;
-  bool shares = false;  // whether the merge of the last unit's slab is shared
+  bool shares = false;  // the merge of the last unit's slab is shared
   // Where `new_keys` is null, the kernel before writes this step's tokens to the pages that TMA
   // copies. Else TMA brings older tokens alone, and need not wait.
   if (Attention::Traits::kTma && params.args.new_keys == nullptr) wait_for_previous_kernel();
@@ -355,7 +355,8 @@ __global__ void __launch_bounds__(Tiles::Traits::kThreads, Tiles::Traits::kBlock
     }
     if (more) attention.copy_old(next, next_page, false);
     if (unit < 0) {
-      // Only the tokens of this step, and the queries, are the previous kernels' work.
+      // Waits before the tokens of this step and the queries are read: earlier kernels write them,
+      // and nothing else that is read here.
       wait_for_previous_kernel();
       let_next_kernel_start();
     }
@@ -365,7 +366,7 @@ __global__ void __launch_bounds__(Tiles::Traits::kThreads, Tiles::Traits::kBlock
     }
     attention.end_group();
     if (unit >= 0) {
-      if (unit > 0) __syncthreads();  // what was found in the unit before has been merged
+      if (unit > 0) __syncthreads();  // results of the unit before have been merged
       attention.leave_tile(work, output, maxima, sums);
       __syncthreads();
       attention.merge_tiles(work, !same, kept);

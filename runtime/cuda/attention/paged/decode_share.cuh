@@ -81,14 +81,15 @@ class SlabCounter {
     return arrived(before_leaving_) == blocks ? share : 0;  // otherwise the last block does it
   }
 
-  /// After a share has been merged. Resets the counter where nobody else looks at it any more.
+  /// Ends a share of the merge. Resets the counter where nobody else looks at it any more.
   __device__ void leave(int mergers) const {
     if (leavers(before_leaving_) == mergers - 1) *counter_ = 0;
   }
 
  private:
-  // From the lowest bit on: blocks that have come, whether one of them goes on with further slabs,
-  // mergers that look at the counter no more, and a bit for each share that was given up.
+  // Bits of the counter, from the lowest on: the number of blocks that have come, whether one of
+  // them goes on with further slabs, the number of mergers that look at the counter no more, and a
+  // bit for each share that was given up.
   static constexpr unsigned kGoesOn = kMostBlocks + 1;
   static constexpr unsigned kLeaver = 2 * kGoesOn;
   static constexpr int kGivenUpAt = 16;
@@ -113,7 +114,7 @@ class SlabCounter {
                  : "memory");
     return before;
   }
-  /// Nothing waits for it.
+  /// Adds without an order of memory accesses, since nothing waits for it.
   __device__ unsigned add(unsigned value) const {
     unsigned before;
     asm volatile("atom.add.relaxed.gpu.global.u32 %0, [%1], %2;"

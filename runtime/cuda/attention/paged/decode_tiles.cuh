@@ -89,7 +89,7 @@ struct WarpTiles {
         found(*reinterpret_cast<typename Traits::Found*>(shared +
                                                          4 * Traits::kWarps * Traits::kTile)) {}
 
-  /// Where this warp's tile begins.
+  /// The first key of this warp's tile.
   __device__ int first_key(const DecodeWork& work) const {
     return work.chunk * kChunkKeys<kDim> + warp * kKeys;
   }

@@ -10,13 +10,13 @@ namespace packhorse::cuda {
 struct PagedAttentionParams;
 struct PagedKernelParams;
 
-/// As prepare_attention_pages.
+/// Raises the kernels' shared memory limits on the current device, as prepare_attention_pages does.
 void prepare_attention_pages_float8(size_t most_shared_bytes);
 
 /// Bytes of shared memory of the kernel for few rows.
 size_t decode_float8_shared_bytes(const PagedAttentionParams& args);
 
-/// As launch_attention_pages does with rows of many queries, and of few.
+/// Launch the kernels for rows of many queries, and of few, as launch_attention_pages does.
 void launch_prefill_float8(const PagedAttentionParams& args, cudaStream_t stream);
 void launch_decode_float8(const PagedKernelParams& params, cudaStream_t stream);
 

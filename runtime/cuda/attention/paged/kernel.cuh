@@ -34,7 +34,7 @@ inline constexpr int kChunkTiles = kDim > 64 && kDim <= 128 ? 2 : 4;
 template <int kDim>
 inline constexpr int kChunkKeys = kChunkTiles<kDim> * kTileKeys<kDim>;
 
-/// Each warp has 16 rows.
+/// Sizes of a block, each of whose warps has 16 rows.
 template <int kDim_, int kWarps>
 struct PagedTraits {
   static constexpr int kDim = kDim_;

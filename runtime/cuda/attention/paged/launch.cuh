@@ -103,7 +103,7 @@ void launch_paged_decode(const PagedKernelParams& common, cudaStream_t stream) {
     params.key_map = map(args.keys);
     params.value_map = map(args.values);
   }
-  // As many blocks as fit the device at once, which share the work.
+  // Launches as many blocks as fit the device at once, which share the work.
   const int64_t work = paged_slots(args, Traits::kRows) * args.num_kv_heads *
                        (params.entries > 0 ? chunk_count(args.max_kv_len, args.head_dim) : 1);
   launch_kernel(paged_decode_kernel<Tiles>,

@@ -19,7 +19,8 @@ int64_t slab_count(const PagedAttentionParams& args) {
   return paged_slots(args, slab_rows(args)) * args.num_kv_heads;
 }
 
-// Which of the two kernels for many rows runs; both give the same bits.
+// Returns whether the Hopper kernel for many rows runs, and not the portable one; both give the
+// same bits.
 bool takes_sm90(const PagedAttentionParams& args) {
   return kernels_may_overlap() && args.key_scales == nullptr &&
          attention_pages_sm90_supported(args);
@@ -94,7 +95,7 @@ void launch_attention_pages(const PagedAttentionParams& args, cudaStream_t strea
   PagedAttentionParams first = args;
   first.num_tokens = first.num_sequences = args.num_single;
   first.max_seqlen = 1;
-  first.new_keys = first.new_values = nullptr;  // they lie in their pages already
+  first.new_keys = first.new_values = nullptr;  // the kernel before has written them to their pages
   const int num_single = decode_fits(first) ? args.num_single : 0;
   if (num_single > 0) launch_skinny(first, stream);
   if (num_single == args.num_sequences) return;

@@ -54,7 +54,7 @@ struct PagedAttentionParams {
   size_t workspace_bytes = 0;
   unsigned* counters = nullptr;  // [kPagedCounters]: zeros before and after every launch
   int32_t sm_count = 0;
-  size_t most_shared_bytes = SIZE_MAX;  // that a block of the device may have
+  size_t most_shared_bytes = SIZE_MAX;  // most shared memory of a block of the device
 };
 
 /// Slabs of rows times key/value heads up to which sequences are split among blocks.

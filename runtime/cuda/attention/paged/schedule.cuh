@@ -145,7 +145,7 @@ class DecodeSchedule {
     }
   };
 
-  /// That of this lane, from the sequence `first` on. The first 32 were asked for at once with
+  /// Returns this lane's sequence of the 32 from `first` on. The first 32 were loaded together with
   /// their number.
   __device__ Sequence sequences_at(int first) const {
     if (first + static_cast<int>(threadIdx.x) % 32 >= sequences_) return {};

@@ -128,7 +128,8 @@ struct PagesSm90Consumer {
     if constexpr (kFirst) {
 #pragma unroll
       for (int box = 0; box < kBoxes; ++box) multiply_values(p, box, chunk[box]);
-      // As ChunkMerge makes of an empty chunk and a tile.
+      // The first tile of a chunk: its state is what ChunkMerge makes of an empty chunk and this
+      // tile.
       chunk_above = {maxima.x, sums.x};
       chunk_below = {maxima.y, sums.y};
 #pragma unroll

@@ -17,9 +17,9 @@
 
 namespace packhorse::cuda {
 
-/// Where the parts of a packed weight begin, in bytes: the integers [out_features,
-/// padded_int8(in_features)], whose padding is zeros; the scales of the rows; and what an offset of
-/// the input is multiplied by, scale * sum of the row's integers.
+/// Layout of a packed weight, offsets in bytes: the integers [out_features,
+/// padded_int8(in_features)], whose padding is zeros; the scales of the rows; and the factors of an
+/// input's offset, scale * sum of the row's integers.
 struct Int8Layout {
   constexpr Int8Layout(int64_t in_features, int64_t out_features)
       : columns(padded_int8(in_features)),
@@ -52,7 +52,7 @@ struct GemmInt8Params {
   const uint8_t* a = nullptr;          // [rows, k]
   const float* row_scales = nullptr;   // [rows]
   const float* row_offsets = nullptr;  // [rows]
-  const void* weight = nullptr;        // by Int8Layout
+  const void* weight = nullptr;        // packed as Int8Layout says
   const float* bias = nullptr;         // [n] or null
   const void* residual = nullptr;      // [rows, n] of `dtype` or null; may be `out`
   int64_t ldr = 0;                     // elements between the starts of rows

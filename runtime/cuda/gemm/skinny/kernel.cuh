@@ -176,7 +176,7 @@ struct GemmSkinny : GemmSkinnyStages<kBoxes, kRowBlocks, kGated> {
     Fragment rows[2][kRowBlocks];
   };
 
-  /// Where this lane's operands lie in a box; ldmatrix takes a row of 16 bytes from each lane.
+  /// Offsets of this lane's operands in a box; ldmatrix takes a row of 16 bytes from each lane.
   struct Offsets {
     uint32_t weight[4];
     uint32_t rows[2];  // rows of the first block of kSkinnyRows
@@ -238,7 +238,7 @@ struct GemmSkinny : GemmSkinnyStages<kBoxes, kRowBlocks, kGated> {
     }
   }
 
-  /// Where the boxes of a part lie: those of the weight, and those of the rows.
+  /// Addresses of a part's boxes: those of the weight, and those of the rows.
   struct PartBoxes {
     uint32_t weight, rows;
     __device__ PartBoxes operator+(uint32_t bytes) const { return {weight + bytes, rows + bytes}; }

@@ -46,7 +46,7 @@ struct GemmTraits {
   static constexpr int kBoxes = k_boxes;                 // boxes in a stage
   static constexpr int kBox = 128 / sizeof(Element);     // elements of k in a box
   static constexpr bool kFloat8 = sizeof(Element) == 1;  // operands are e4m3
-  static constexpr bool kFloat8Out = sizeof(Out) == 1;   // so is the result
+  static constexpr bool kFloat8Out = sizeof(Out) == 1;   // `Out` is e4m3
   static constexpr bool kPingPong = ping_pong;
   static constexpr bool kResidual = epilogue == GemmEpilogue::kResidual;
   static constexpr bool kGated = epilogue == GemmEpilogue::kGated;

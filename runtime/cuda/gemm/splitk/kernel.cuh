@@ -214,7 +214,7 @@ struct GemmSplitkCluster {
 #pragma unroll
     for (int s = 0; s < kSlots; ++s) {
       place.bias[s] = {};
-      place.frequency[s] = 0;  // which leaves a pair of columns as it is
+      place.frequency[s] = 0;  // leaves a pair of columns as it is
     }
     if (args.bias != nullptr) {
 #pragma unroll
@@ -323,7 +323,7 @@ struct GemmSplitkCluster {
     const int count = args.row_count == nullptr ? args.rows : min(args.rows, __ldg(args.row_count));
     Place place;
     load_constants(place);
-    wait_for_cluster();  // whose blocks have their barriers then
+    wait_for_cluster();  // the barriers of all blocks exist then
     wait_for_previous_kernel();
     load_rows(place, count);
     auto acc = partition_fragment_C(Mma{}, Shape<Int<kRows>, Int<kColumns>>{});

@@ -67,8 +67,8 @@ inline GemmSplitkClusterTile cluster_tile(int64_t rows, int64_t n, int64_t k, in
   tile.row_box = static_cast<int>((rows + 15) / 16 * 16);
   tile.clusters = static_cast<int>((n + features - 1) / features);
   tile.slots = (features / 8 + parts - 1) / parts;
-  // For every unit and 16 rows 16 bytes of each lane from every part. Before sums meet there, wgmma
-  // reads what lies behind the last box, where a tile has fewer columns than it has.
+  // Memory for sums: 16 bytes of each lane for every unit, 16 rows and part. Before sums meet
+  // there, wgmma reads beyond the last box, where a tile has fewer columns than the instruction.
   const int64_t sums = int64_t{512} * (tile.row_box / 16) * tile.slots * parts;
   const int64_t beyond =
       int64_t{128} * std::max(tile.columns - features, kMostClusterRows - tile.row_box);

@@ -145,7 +145,7 @@ inline void check_groups_range(const GroupedWeight& weight, int64_t count,
   for (int64_t i = 0; i < count; ++i) {
     const float low = groups.minima ? float16_to_float32(weight.minima[i]) : 0;
     const float high = low + most * float16_to_float32(weight.scales[i]);
-    if (std::abs(high) < 65520.0f) continue;  // what rounds to 65504
+    if (std::abs(high) < 65520.0f) continue;  // it rounds to 65504
     throw InvalidArgument(concat("weights: a group of ", groups.bits, " bits has the scale ",
                                  float16_to_float32(weight.scales[i]), ", and values up to ", high,
                                  ", beyond float16's 65504; load this model as bfloat16"));

@@ -46,7 +46,7 @@ struct GemmW4a16Skinny {
   static constexpr int kRowTiles = kRows / 8;
   static constexpr int kBox = kRows * 128;  // bytes of a box of rows
   static constexpr int kSumRows = kRows < kW4a16SumRows ? kRows : kW4a16SumRows;
-  static constexpr int kMostWarps = kRows <= 16 ? 16 : 8;  // that multiply
+  static constexpr int kMostWarps = kRows <= 16 ? 16 : 8;  // warps that multiply
   static constexpr int kThreads = (kMostWarps + 2) * 32;
 
   const GemmW4a16SkinnyArgs& args;

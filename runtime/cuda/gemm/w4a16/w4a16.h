@@ -63,7 +63,7 @@ inline W4a16SkinnyTile w4a16_skinny_tile(const GemmParams& p) {
   const W4a16Layout layout = w4a16_layout(p.n, p.k, p.groups);
   const W4a16Split split = w4a16_split(p.n, p.k);
   tile.rows = p.rows <= 8 ? 8 : p.rows <= 16 ? 16 : 32;
-  // With more, the blocks of the kernel before would leave no room for these.
+  // Limits shared memory, so that this block finds room beside those of the kernel before.
   const int budget = 150 * 1024;
   const int most_warps = tile.rows <= 16 ? 16 : 8;
   const int unit = p.gated ? 2 : 1;  // a strip of a gate, and the one that it gates
