@@ -282,7 +282,7 @@ static inline Vec soften(float* scores, int rows, float* maximum, float* denomin
   }
   for (; row < rows; ++row) greatest[0] = max(load(scores + row * kGroup), greatest[0]);
   const Vec now = max(max(greatest[0], greatest[1]), max(greatest[2], greatest[3]));
-  // If no key was visible so far, all weights are 0 whatever finite number this is.
+  // Any finite base will do if no key was visible so far: all weights are 0.
   const Vec base = now == splat(-kInfinity) ? Vec{} : now;
   Vec sums[4] = {};
   for (row = 0; row + 4 <= rows; row += 4) {

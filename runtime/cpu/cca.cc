@@ -11,7 +11,7 @@
 namespace packhorse::cpu {
 namespace {
 
-// Where a worker finds the latents of its tokens, and its kernel's scratch.
+// Scratch of a worker: pointers to the latents of its tokens, and its kernel's scratch.
 struct Scratch {
   Scratch(Workspace& workspace, const CcaArgs& args)
       : taps(workspace.take<const void*>(kCcaRows * (args.reach() + 1))),
@@ -170,7 +170,8 @@ void cca(const CcaArgs& args, const Kernels& kernels, ThreadPool& pool) {
     });
   });
   if (!args.pages) return;
-  // All have read what is written now.
+  // Latents are kept in a loop of their own: by now all threads have read the rows that it
+  // replaces.
   pool.parallel_for(blocks, [&](int64_t block, int) {
     block_at(block, [&](int64_t first, int64_t end) { keep_latents(args, first, end); });
   });

@@ -46,7 +46,7 @@ static inline void convolve_grouped(const CcaHead& task, const float* window, in
   }
 }
 
-// All columns of kRows rows. head_dim is a multiple of 16.
+// Computes all columns of kRows rows. head_dim is a multiple of 16.
 template <int kRows, class T>
 static inline void convolve_rows(const CcaHead& task, const float* window, float* sums) {
   constexpr int kMost = kRegisters == 32 ? 4 : 2;

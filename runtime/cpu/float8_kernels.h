@@ -1,7 +1,7 @@
 // Keys and values in e4m3 (core/float8.h has the conversions in scalar code, which these follow bit
 // by bit). Included by kernels_body.h.
 
-/// One element, without its scale.
+/// An e4m3 element, without its scale.
 struct Float8 {
   uint8_t bits;
 };
@@ -41,8 +41,8 @@ static inline void store(Float8* to, Vec value) {
   store_low_bytes(to, rounded | (bits >> 24 & 0x80));
 }
 
-/// As quantize_float8 does it. Where an element is not finite, the scale is NaN, so that no query
-/// takes the head for numbers.
+/// Quantises a head as quantize_float8 does. Where an element is not finite, the scale is NaN, so
+/// that no query takes the head for numbers.
 template <class T>
 static void quantize_head(const QuantizeHead& task) {
   const T* const x = static_cast<const T*>(task.x);

@@ -20,7 +20,7 @@ class GemmEngine {
   virtual std::unique_ptr<Gemm> make(const DenseShape& shape) = 0;
 };
 
-/// For layers that up to `workers` threads run at once.
+/// Makes an engine whose layers up to `workers` threads run at once.
 std::unique_ptr<GemmEngine> make_gemm_engine(int workers);
 
 /// The bytes of a weight matrix in bfloat16 or int8, packed panel by panel.

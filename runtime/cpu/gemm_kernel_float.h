@@ -30,7 +30,7 @@ struct Tile {
   int64_t x_stride;
   const float* weight;  // [in_features, kPanel]
   const float* ahead;   // weights that are prefetched
-  int64_t ahead_step;   // by which that moves in each step
+  int64_t ahead_step;   // elements by which `ahead` moves in each step
   int64_t in_features;
   float* sums;
   int64_t sums_stride;

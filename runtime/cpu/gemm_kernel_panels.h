@@ -252,7 +252,7 @@ template <class Tiles, int rows, int panels>
 template <class Tiles, int panels>
 static constexpr int kTallest = panels == 2 ? Tiles::kSkinnyRows : Tiles::kMostRows;
 
-// One tile of `count` rows; finish(row, column, sums) takes four sums of a row.
+// Computes a tile of `count` rows; finish(row, column, sums) takes four sums of a row.
 template <class Tiles, int panels, int rows = kTallest<Tiles, panels>, class F>
 static inline void multiply_panel_tile(int count, const MultiplyPanels& task, int64_t first_row,
                                        int64_t begin, const uint8_t* weight, F finish) {
@@ -273,7 +273,7 @@ static inline void multiply_panel_tile(int count, const MultiplyPanels& task, in
   }
 }
 
-// All rows, in tiles whose heights differ by at most one.
+// Computes all rows, in tiles whose heights differ by at most one.
 template <class Tiles, int panels, class F>
 static inline void multiply_panel_tiles(const MultiplyPanels& task, int64_t begin,
                                         const uint8_t* weight, F finish) {

@@ -53,7 +53,7 @@ struct PoolRows {
   int64_t rows = 0, columns = 0;
   float factor = 1;  // multiplies the sum
   bool take_max = false;
-  bool weigh_rows = false;  // whether row i has weight i + 1 in the sum
+  bool weigh_rows = false;  // row i has weight i + 1 in the sum
   bool normalize = false;
 };
 
@@ -99,7 +99,7 @@ struct DequantizeRows {
   const float* offsets = nullptr;
   const float* weight_scales = nullptr;  // [columns]
   const float* weight_sums = nullptr;
-  const float* bias = nullptr;  // or null
+  const float* bias = nullptr;  // null: no bias
   void* out = nullptr;
   int64_t out_stride = 0;
   int64_t rows = 0, columns = 0;
@@ -125,7 +125,7 @@ struct MultiplyRows {
   const float* x = nullptr;
   int64_t x_stride = 0;
   const float* weight = nullptr;  // packed
-  const float* bias = nullptr;    // or null
+  const float* bias = nullptr;    // null: no bias
   float* out = nullptr;
   int64_t out_stride = 0;
   int64_t rows = 0, in_features = 0, columns = 0;
@@ -242,8 +242,8 @@ struct AttentionTile {
   const void* v = nullptr;
   void* out = nullptr;
   int64_t q_stride = 0, k_stride = 0, v_stride = 0, out_stride = 0;
-  int queries = 0;             // in this tile, at most kQueryTile
-  int64_t keys = 0;            // in the sequence
+  int queries = 0;             // queries in this tile, at most kQueryTile
+  int64_t keys = 0;            // keys of the sequence
   int64_t first_position = 0;  // position of the tile's first query among the keys
   int head_dim = 0;            // a multiple of 16
   float scale = 0;
@@ -257,7 +257,7 @@ struct AttentionTile {
   int64_t table_stride = 0;
   const int32_t* bucket_starts = nullptr;  // [side_buckets] smallest distance in each bucket
   int side_buckets = 0;                    // number of buckets in one direction
-  bool bidirectional = true;               // whether keys to the right have their own buckets
+  bool bidirectional = true;               // keys to the right have their own buckets
   // If slots is not null, scale * (query . position_keys[s] + key . position_queries[s]) is added
   // to a score, where s = slots[clamp(i - j, -slot_limit, slot_limit)]. Either table may be null.
   const void* position_keys = nullptr;  // this head's columns; rows are position_stride apart
@@ -285,7 +285,7 @@ inline constexpr int64_t attention_scratch_floats(int64_t head_dim) {
 inline constexpr int kPageKeys = 64;
 inline constexpr int64_t kChunkKeys = 512;
 
-/// Beyond any position.
+/// A bound beyond any position.
 inline constexpr int64_t kMostPositions = 1 << 30;
 
 /// Rows of attention over pages, of one sequence and one head of keys: row r is head r % group of

@@ -103,9 +103,9 @@ struct Quantized {
   Source source() const { return {values, columns, scales, offsets, sums}; }
 
   int64_t features;
-  int64_t blocks;   // in a row; 0: rows have one scale each
-  int64_t columns;  // bytes in a row
-  uint8_t* values;  // [rows, columns], in blocks signed
+  int64_t blocks;   // blocks of a row; 0: rows have one scale each
+  int64_t columns;  // bytes of a row
+  uint8_t* values;  // [rows, columns], signed where rows have blocks
   float* scales;    // [rows], or [rows, blocks]
   float* offsets;   // [rows]
   int32_t* sums;    // [rows, 2 * blocks]

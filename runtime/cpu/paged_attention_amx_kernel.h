@@ -47,15 +47,15 @@ struct VisibleKeys {
         end((clamp(highest + 1 - first_key, kPageKeys) + kTileDepth - 1) / kTileDepth * kTileDepth),
         all(lowest >= first_key + end - 1 && highest - tile.left <= first_key + begin) {}
   int begin, end;
-  bool all;  // whether every row sees every one of them
+  bool all;  // every row sees every key of [begin, end)
 };
 
 static inline bool adjusts_scores(const PagedTile& tile) {
   return tile.soft_cap > 0 || tile.slopes != nullptr;
 }
 
-// As soften_page, of all vectors of a group of rows at once: weights[count / 2, kGroup] are pairs
-// of keys, and `count` is a multiple of 32. Scores are multiplied by `scale`.
+// Softmax of a page, as soften_page, for all vectors of a group of rows at once: weights[count / 2,
+// kGroup] are pairs of keys, and `count` is a multiple of 32. Scores are multiplied by `scale`.
 template <int vectors>
 static inline void soften_page_to_pairs(const float* scores, int count, float scale, float* maximum,
                                         float* denominator, int32_t* weights, Vec* factor) {
@@ -94,7 +94,7 @@ static inline void soften_page_to_pairs(const float* scores, int count, float sc
   }
 }
 
-// As attend_page; `values` is [head_dim, kKeyTile], transposed.
+// Attention over one page by AMX, as attend_page; `values` is [head_dim, kKeyTile], transposed.
 template <int vectors>
 static void attend_page_amx(const PagedTile& tile, const PagedScratch& scratch, int row,
                             int64_t first_key, const bfloat16* keys, const bfloat16* values,
@@ -191,7 +191,7 @@ static inline void multiply_skinny_keys(const int32_t* queries, const bfloat16* 
   }
 }
 
-// As soften_page_to_pairs, of one row and keys [begin, end), whose weights are not in pairs.
+// Softmax of one row over keys [begin, end), as soften_page_to_pairs, but weights are not in pairs.
 static inline float soften_row_to_bfloat16(float* scores, int begin, int end, float* maximum,
                                            float* denominator, bfloat16* weights) {
   const float before = *maximum;

@@ -114,14 +114,15 @@ static inline void multiply_value_columns(const float* weights, const T* values,
   }
 }
 
-// As scale_keys, of one row.
+// Scales the scores of one row, as scale_keys.
 static inline void scale_row(float* scores, const float* scales, int count) {
   for (int key = 0; key < count; key += kWidth) {
     store(scores + key, load(scores + key) * (load(scales + key) * splat(kFloat8Unit)));
   }
 }
 
-// As adjust_paged_scores, of one row over the first `count` keys of a page, which is at `first`.
+// Adjusts the scores of one row, as adjust_paged_scores, over the first `count` keys of a page.
+// `first`: position of its first key.
 static inline void adjust_scores_of_row(const PagedTile& tile, int32_t position, float slope,
                                         int64_t first, int count, float* scores) {
   const Vec cap = splat(tile.soft_cap * kLog2E);
@@ -139,7 +140,7 @@ static inline void adjust_scores_of_row(const PagedTile& tile, int32_t position,
   }
 }
 
-// As soften_page, of one row.
+// Softmax of one row, as soften_page.
 static inline float soften_row(float* scores, int count, float* maximum, float* denominator) {
   const float before = *maximum;
   Vec greatest = splat(before);
@@ -190,7 +191,7 @@ static void attend_pages_by_keys(const PagedTile& tile, int64_t begin, int64_t e
       }
     }
     multiply_by_keys<rows>(scratch.queries, scratch.keys, to, d, scratch.scores);
-    const int count = (to + kWidth - 1) / kWidth * kWidth;  // those from `to` on are not visible
+    const int count = (to + kWidth - 1) / kWidth * kWidth;  // keys from `to` on are not visible
     const bool all_visible =
         to == kPageKeys && lowest >= first + kPageKeys - 1 && highest - tile.left <= first;
     float factor[rows];

@@ -24,10 +24,10 @@ struct PagedScratch {
         slopes(scores + kPageKeys * kQueryGroup),
         positions(reinterpret_cast<int32_t*>(slopes + kQueryTile)) {}
 
-  // By AMX queries, keys and values hold what paged_attention_amx_kernel.h says.
+  // Layouts of this kernel; those of AMX are in paged_attention_amx_kernel.h.
   float* queries;      // [d, kQueryTile], scaled; of few rows [rows, d]
   float* keys;         // [kPageKeys, d], where they are not float32
-  float* values;       // [kPageKeys, d], likewise
+  float* values;       // [kPageKeys, d], where they are not float32
   float* scores;       // [kPageKeys, kGroup]
   float* slopes;       // [kQueryTile] of each row's head, times log2(e)
   int32_t* positions;  // [kQueryTile] of each row's query
@@ -40,7 +40,7 @@ struct PageScales {
   const float* values = nullptr;
 };
 
-// One page, of the tile's head.
+// One page's rows of the tile's head.
 template <class T>
 struct PageOf {
   PageOf(const PagedTile& tile, int64_t page)
@@ -184,7 +184,7 @@ struct ChunkFactors {
   }
 
   Vec now, factor, next_factor;
-  IntVec empty;  // where the next chunk changes nothing
+  IntVec empty;  // lanes in which the next chunk changes nothing
 };
 
 // Notes the position and the slope of a row of the tile, and returns the row of q. Lanes without a

@@ -73,7 +73,7 @@ class Partition {
   int64_t full_parts_ = 0;
 };
 
-// Which of `count` places a task takes, if the places are divided into streams of nearly equal
+// Returns the place of a task among `count`, if the places are divided into streams of nearly equal
 // length, and tasks in their order take the next place of one stream after another.
 inline int64_t place_in_stream(int64_t task, int64_t count, int64_t streams) {
   const int64_t stream = task % streams;

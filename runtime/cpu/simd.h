@@ -24,7 +24,7 @@ inline constexpr int kRegisters = 16;
 
 using Vec = float __attribute__((vector_size(kWidth * 4)));
 using IntVec = int32_t __attribute__((vector_size(kWidth * 4)));
-using BitsVec = uint32_t __attribute__((vector_size(kWidth * 4)));  // its sums may wrap
+using BitsVec = uint32_t __attribute__((vector_size(kWidth * 4)));  // sums may wrap
 using bfloat16 = uint16_t;
 
 [[gnu::always_inline]] static inline Vec splat(float value) { return value - Vec{}; }
@@ -86,7 +86,7 @@ static inline Vec max(Vec a, Vec b) {
 #elif defined(__AVX2__)
   return _mm256_max_ps(a, b);
 #elif defined(__ARM_NEON)
-  return a > b ? a : b;  // its instructions give NaN, or what is no NaN, in whichever place
+  return a > b ? a : b;  // b if one is NaN, as on x86; NEON's own instructions differ
 #else
   return _mm_max_ps(a, b);
 #endif

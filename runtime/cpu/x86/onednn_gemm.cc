@@ -356,7 +356,7 @@ class OneDnnGemm final : public Gemm {
   GemmWorkers& workers_;
   mutable std::array<std::optional<Kernel>, kRowCounts.size()> panel_;
   mutable std::array<std::optional<Kernel>, kRowCounts.size()> last_panel_;
-  mutable std::vector<AllPanels> all_panels_;  // in descending order of rows
+  mutable std::vector<AllPanels> all_panels_;  // by descending number of rows
   std::array<bool, kRowCounts.size()> usable_ = {};
   void (*multiply_stripe_)(const MultiplyStripe&) = nullptr;
   int64_t chunk_ = 0;  // MultiplyStripe::chunk

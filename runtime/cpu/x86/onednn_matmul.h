@@ -29,15 +29,15 @@ struct PackedLayout {
   PackedLayout(int64_t in_features, int64_t out_features, DType dtype);
 
   int64_t panels;
-  int64_t columns;       // in every panel but the last
-  int64_t last_columns;  // in the last panel
+  int64_t columns;       // columns of every panel but the last
+  int64_t last_columns;  // columns of the last panel
   dnnl::memory::desc full;
   dnnl::memory::desc last;
   size_t panel_bytes;   // bytes of every panel but the last
   size_t stripe_bytes;  // bytes of kStripeColumns columns; only if is_in_stripes
   size_t bytes;
 
-  /// Where the stripe with a column begins, in bytes; only if is_in_stripes.
+  /// Returns the byte at which the stripe with a column begins; only if is_in_stripes.
   size_t stripe_offset(int64_t column) const {
     return static_cast<size_t>(column / kStripeColumns) * stripe_bytes;
   }
