@@ -33,7 +33,7 @@ double activated(Activation activation, double x) {
   }
 }
 
-/// One layer and its input of so many rows.
+/// A layer, and its input of so many rows.
 struct Case {
   Layer layer;
   int rows, columns;
@@ -41,7 +41,7 @@ struct Case {
   Array<__half> x, residual;
   Array<uint8_t> packed;
   Array<float> bias, positions, frequencies;
-  std::vector<double> weight;                     // what the values stand for, [n, k]
+  std::vector<double> weight;                     // the numbers that the values stand for, [n, k]
   static constexpr int kHead = 16, kRotated = 8;  // columns of a head, and those that are rotated
 
   Case(const Layer& layer, int rows, unsigned seed)
@@ -218,7 +218,7 @@ void check(const Layer& layer, int rows, unsigned seed) {
   const auto check_half = [&](const Array<__half>& out) {
     const auto half = static_cast<size_t>(rows / 2 * one.ldo);
     CHECK(std::memcmp(out.data(), many.data(), half * sizeof(__half)) == 0);
-    // Nothing is promised of the rows after them, but rows past their end are not touched.
+    // Rows after these may hold anything, but rows past their end are not touched.
   };
   check_half(*run(launch_gemm_w4a16_many, rows, count.data()));
   if (rows <= most_skinny) {

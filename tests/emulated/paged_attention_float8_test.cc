@@ -164,7 +164,7 @@ struct Texts {
     p.mask = {.causal = true, .window_left = shape.window};
     if (shape.alibi) p.slopes = slopes.data();
     p.dtype = kDType<T>;
-    p.sm_count = kernel == Kernel::kPrompts ? 1 : 1000;  // which makes the choice
+    p.sm_count = kernel == Kernel::kPrompts ? 1 : 1000;  // decides on the kernel
     p.counters = counters.data();
     if (kernel == Kernel::kSkinnyRowsSplit) {
       p.workspace = workspace.data();

@@ -13,7 +13,7 @@ struct Bytes {
   float scale, offset;
 };
 
-/// One row by the definition, in float32 as int8_kernels.h computes it.
+/// Quantises one row by the definition, in float32 as cpu/int8_kernels.h computes it.
 Bytes quantized(const std::vector<float>& row) {
   float low = row[0];
   float high = row[0];

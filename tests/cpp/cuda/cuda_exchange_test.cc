@@ -168,7 +168,7 @@ TEST(rounds_have_their_own_inputs_and_results) {
   int failed = 0;
   for (int32_t number = 1; number <= 5000; ++number) {
     const auto count = static_cast<int32_t>(1 + random() % (kNumbers - 1));
-    // In the middle of the round, or when all of it has been asked for.
+    // Fails in the middle of the round, or when all of it has been asked for.
     const char* const failing[] = {"an operator", "cudaEventRecord"};
     if (random() % 4 == 0) stream.failing = failing[random() % 2];
     try {

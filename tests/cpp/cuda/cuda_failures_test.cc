@@ -119,7 +119,7 @@ TEST(a_recording_that_fails_leaves_nothing) {
     fail_at("");
     const auto graph = record();
     graph->launch();
-    CHECK(fake.alive.size() == 1);  // what is launched
+    CHECK(fake.alive.size() == 1);  // the launched graph
   }
   CHECK(fake.alive.empty());
   CHECK(worked == 7);

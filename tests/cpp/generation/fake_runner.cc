@@ -10,7 +10,7 @@
 namespace packhorse::test {
 namespace {
 
-// In (0, 1).
+// Returns a number in (0, 1).
 double unit(uint64_t hash) { return (static_cast<double>(hash >> 12) + 0.5) * 0x1p-52; }
 
 void expect(bool holds, const char* rule) {

@@ -81,7 +81,7 @@ class FakeRunner final : public StepRunner {
   std::atomic<int64_t> steps = 0;
   std::atomic<int64_t> overlapped = 0;  // steps that were launched while another was in flight
   std::atomic<int64_t> sampled = 0;     // tokens chosen
-  std::atomic<int> fail_in = 0;         // that many steps from now one fails; 0: none does
+  std::atomic<int> fail_in = 0;         // number of steps until one fails; 0: none does
   std::atomic<int64_t> copies = 0;
   std::atomic<int64_t> computed = 0;
 
@@ -89,7 +89,7 @@ class FakeRunner final : public StepRunner {
   struct Slot {
     std::vector<int32_t> history;
     int32_t chosen = -1;
-    uint64_t step = 0;  // that chose it
+    uint64_t step = 0;  // step that chose it
   };
 
   struct Part;

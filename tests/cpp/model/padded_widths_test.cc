@@ -136,7 +136,7 @@ class Model {
     }
   }
 
-  /// As the host gets them.
+  /// Returns the outputs as the host gets them.
   Outputs read() {
     Outputs values = make_outputs();
     RunOutputs to;
@@ -147,7 +147,8 @@ class Model {
     return values;
   }
 
-  /// As arrays that stay on a device hold them: contiguous, of the model's widths.
+  /// Returns the outputs as arrays that stay on a device hold them: contiguous, of the model's
+  /// widths.
   Outputs write() {
     DeviceOutputSet all;
     for (size_t i = 0; i < kOutputNames.size(); ++i) all[i] = model_.layouts[i].exists();

@@ -34,7 +34,7 @@ struct Fibre {
   Place place;
   int index = 0;  // number of its thread in the block
   void* stack_pointer = nullptr;
-  char* stack = nullptr;  // its lowest address
+  char* stack = nullptr;  // the lowest address of its stack
   enum class State : uint8_t { kReady, kBlocked, kDone } state = State::kReady;
   const char* waits_for = "";
   const char* at = "";       // file and line of the latest asm statement
@@ -185,7 +185,7 @@ class Machine {
   std::map<uint32_t, SharedBarrier> barriers_;
   std::vector<std::function<void()>> engine_;
   Fibre* current_ = nullptr;
-  void* scheduler_ = nullptr;  // its stack pointer
+  void* scheduler_ = nullptr;  // the scheduler's stack pointer
   const std::function<void()>* body_ = nullptr;
   size_t done_ = 0;
   bool polled_ = false;  // since run() was called
@@ -198,7 +198,7 @@ class Machine {
   char* shared_ = nullptr;
   char* fenced_ = nullptr;  // shared memory as copies and wgmma have it
   size_t dynamic_bytes_ = 0;
-  size_t static_end_ = 0;  // from shared_
+  size_t static_end_ = 0;  // bytes from shared_ to the end of static variables
   std::unordered_map<const void*, uint32_t> statics_;
 };
 

@@ -13,7 +13,7 @@ int bytes_of(const std::string& type) {
   return type.ends_with("x2") ? 4 : std::atoi(type.c_str() + (type.starts_with("bf") ? 2 : 1)) / 8;
 }
 
-// Where an address points to: into shared memory, or anywhere else.
+// Returns the host's pointer to an address in shared memory or anywhere else.
 char* pointer(Run& run, const Instruction& i, const Argument& argument, size_t bytes) {
   const uint64_t address = run.address(argument);
   for (const std::string& part : i.parts) {
