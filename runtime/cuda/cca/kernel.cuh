@@ -7,12 +7,13 @@
 
 namespace packhorse::cuda {
 
-/// A warp for every 32 columns of a tile: then a multiprocessor has sixteen warps with few
-/// registers and little code each.
+/// The tile of large batches. A warp for every 32 columns: then a multiprocessor has sixteen warps
+/// with few registers and little code each.
 template <class T, int D>
 using ManyTile = CcaTile<T, D, D / 32, 512>;
 
-/// Many rows. A block keeps the weights of its head, and its warps go from tile to tile.
+/// Computes large batches. A block keeps the weights of its head, and its warps go from tile to
+/// tile.
 template <class T, int D>
 __global__ void __launch_bounds__(512, 1)
     cca_kernel(const __grid_constant__ CcaArgs args, CcaShares shares) {

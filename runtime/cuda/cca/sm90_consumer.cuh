@@ -34,14 +34,14 @@ struct CcaConsumer {
 
   __device__ typename Traits::Exchange& exchange() const { return smem.exchange[group]; }
 
-  /// One column of the sums: row i of this lane's two, column c of its eight of a panel.
+  /// Returns one of the sums: row i of this lane's two, column c of its eight of a panel.
   template <class Sums>
   __device__ static float& at(Sums& sums, int i, int panel, int c) {
     return sums(4 * (4 * panel + c / 2) + 2 * i + c % 2);
   }
 
-  /// This lane's columns of a panel, in row `row_in_box` of a stage whose boxes are kPitch rows
-  /// apart.
+  /// Returns this lane's columns of a panel, in row `row_in_box` of a stage whose boxes are kPitch
+  /// rows apart.
   template <int kPitch>
   __device__ uint4 load(int stage, int row_in_box, int panel) const {
     constexpr int kPanelsOfBox = Traits::kBoxColumns / kPanelColumns;
@@ -104,8 +104,8 @@ struct CcaConsumer {
     }
   }
 
-  /// The latents of the token `back` + 1 tokens before row i of this lane, of which the tile's own
-  /// rows say `x`. `in_tile`: Borders::in_tile of both rows.
+  /// Returns the latents of the token `back` + 1 tokens before row i of this lane; `x` are those
+  /// that the tile has there. `in_tile`: Borders::in_tile of both rows.
   __device__ uint4 older(uint32_t in_tile, int i, int back, int panel, const uint4& x) const {
     if (in_tile >> (8 * i + back) & 1) return x;
     const int32_t from = exchange().borders[own.stage()].older[row + i][back];
@@ -146,7 +146,7 @@ struct CcaConsumer {
       uint2 taps[2][2];  // [tap][row]
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        // The next row's token before is this row's token, unless a sequence begins between.
+        // The token before the next row is this row's token, unless a sequence begins between.
         taps[0][i] = kPlain && i == 1 ? taps[1][0]
                                       : depthwise<T>(half_of(rows[i][0], half),
                                                      half_of(rows[i][1], half), weights);

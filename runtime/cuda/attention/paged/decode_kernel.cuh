@@ -30,7 +30,7 @@
 
 namespace packhorse::cuda {
 
-/// Tiles_: how tiles come to shared memory, such as DecodeTiles.
+/// Tiles_: the class that brings tiles to shared memory, such as DecodeTiles.
 template <class Tiles_>
 struct DecodeAttention : Tiles_ {
   using Tiles = Tiles_;
@@ -70,7 +70,7 @@ struct DecodeAttention : Tiles_ {
   using Rows = DecodeRows<T, kRows>;
   __device__ Rows rows(const DecodeWork& work) const { return {params, work}; }
 
-  /// The queries as operands of products: rows that do not exist are zeros.
+  /// Operands of products with the queries; rows that do not exist are zeros.
   struct Queries {
     Fragment x[kDim / 16];
   };
@@ -98,8 +98,8 @@ struct DecodeAttention : Tiles_ {
     }
   }
 
-  /// Two neighbouring B operands of the keys' tile, or of the values'. A lane's row is a constant
-  /// plus a multiple of eight, so the exchange of its columns (tile_place) is one of constants,
+  /// Loads two neighbouring B operands of the keys' tile, or of the values'. A lane's row is a
+  /// constant plus a multiple of eight, so the swizzle of its columns (tile_place) is a constant,
   /// too.
   __device__ Fragment load_keys(int n, int k) const {
     const int row = lane % 8 + lane / 16 * 8;
@@ -113,8 +113,8 @@ struct DecodeAttention : Tiles_ {
                                     k * 64);
   }
 
-  /// Scores with a cap or with ALiBi: a function of its own, whose instructions are out of the way
-  /// of other steps.
+  /// Finishes scores with a cap or with ALiBi. Not inlined, so that its instructions are out of the
+  /// way of the common steps.
   __device__ void finish_rare(const DecodeWork& work, float (&scores)[kKeys / 8][4]) const {
     Scores moved;
     memcpy(moved.of, scores, sizeof(moved.of));
@@ -130,7 +130,7 @@ struct DecodeAttention : Tiles_ {
     finish_paged_scores(scores.of, params, slab, slab.row, first);
   }
 
-  /// This warp's scores, masked where some row does not see some key.
+  /// Computes this warp's scores, masked where some row does not see some key.
   __device__ void score(const DecodeWork& work, const Queries& queries,
                         float (&scores)[kKeys / 8][4]) const {
 #pragma unroll
@@ -147,7 +147,7 @@ struct DecodeAttention : Tiles_ {
                   [&] { finish_rare(work, scores); });
   }
 
-  /// output += probabilities times values.
+  /// Adds probabilities times values to `output`.
   __device__ void weigh(const float (&p)[kKeys / 8][4], float (&output)[kDim / 8][4]) const {
 #pragma unroll
     for (int k = 0; k < kKeys / 16; ++k) {
@@ -161,13 +161,12 @@ struct DecodeAttention : Tiles_ {
     }
   }
 
-  /// The place of found and merged sums, exchanged as those of a tile are.
+  /// Returns the place of a tile's or a merged sum, swizzled as elements of a tile are.
   __device__ static int sum_place(int row, int column) {
     return row * kDim + (column ^ (row % 4 * 8));
   }
 
-  /// Leaves what the rows have found in this warp's tile where the block merges it: nothing where
-  /// it has no keys.
+  /// Stores a tile's results where the block merges them; nothing where the tile has no keys.
   __device__ void leave_tile(const DecodeWork& work, const float (&output)[kDim / 8][4],
                              float2 maxima, float2 sums) const {
     const AccumulatorPlace place;
@@ -201,9 +200,9 @@ struct DecodeAttention : Tiles_ {
     }
   }
 
-  /// Merges the tiles of a chunk. What that gives goes to the workspace; or, if no other block has
-  /// chunks of these rows, it is merged with the chunks before, and is the result if it is the
-  /// last.
+  /// Merges the tiles of a chunk. The result goes to the workspace; or, if no other block has
+  /// chunks of these rows, it is merged with the chunks before, and is stored if the chunk is the
+  /// last one.
   __device__ void merge_tiles(const DecodeWork& work, bool last, AllKept& kept) const {
     for_each_part(work, [&](int row, int column, int index) {
       ChunkMerge merge;
@@ -327,7 +326,7 @@ __global__ void __launch_bounds__(Tiles::Traits::kThreads, Tiles::Traits::kBlock
   // Where `new_keys` is null, the kernel before writes this step's tokens to the pages that TMA
   // copies. Else TMA brings older tokens alone, and need not wait.
   if (Attention::Traits::kTma && params.args.new_keys == nullptr) wait_for_previous_kernel();
-  // A turn computes a unit, and brings the next one. It starts with nothing to compute.
+  // Each turn computes a unit, and copies the next one. The first turn has nothing to compute.
   for (int unit = -1; more; ++unit) {
     const bool has_keys = unit >= 0 && attention.has_keys(work);
     float scores[Attention::kKeys / 8][4] = {};

@@ -1,10 +1,10 @@
-// Which blocks merge the chunks of a slab, where several blocks have some of them.
+// Decides which blocks merge the chunks of a slab, where several blocks have computed some of them.
 //
-// Each block counts itself when it has left what it has found. Where there is little to merge, the
-// block that comes last does it all. Where there is more, the blocks that come last, up to
-// kMostMergers, merge a share each: those that come before the very last wait until it has come.
-// One block may have chunks of further slabs: that which has the slab's last chunks. It comes early
-// and does not wait, as others may wait for what it goes on with.
+// Each block counts itself when it has stored its chunks. Where there is little to merge, the block
+// that comes last does it all. Where there is more, the blocks that come last, up to kMostMergers,
+// merge a share each: those that come before the very last wait until it has come. One block may
+// have chunks of further slabs: the one which has the slab's last chunks. It comes early and does
+// not wait, as others may wait for the slabs that it goes on with.
 //
 // Such waiting is safe where all blocks of the grid are on the device, and nearly always they are:
 //
@@ -35,9 +35,9 @@ inline constexpr int kDecodeChunks = 16;
 /// Most blocks that share a merge.
 inline constexpr int kMostMergers = 16;
 
-/// The counter of a slab, as the one thread has it that speaks for its block. It is zero before and
-/// after a launch. The block's other threads' writes come before by way of a barrier: one thread's
-/// release stands for all of them (PTX ISA, memory consistency model, causality order).
+/// The counter of a slab, used by one thread for its block. It is zero before and after a launch. A
+/// barrier orders the writes of the block's other threads before it: one thread's release stands
+/// for all of them (PTX ISA, memory consistency model, causality order).
 class SlabCounter {
  public:
   /// Most blocks of a grid.
@@ -59,8 +59,8 @@ class SlabCounter {
   }
 
   /// Counts this block, which has no further units, among the `blocks`, of which `enders` have
-  /// none. Returns which of the `mergers` shares of the merge it has to do, one bit for each; all
-  /// that the blocks have found can be seen then.
+  /// none. Returns which of the `mergers` shares of the merge it has to do, one bit for each; the
+  /// chunks of all blocks can be read then.
   __device__ unsigned arrive_to_share(int blocks, int enders, int mergers) {
     const unsigned before = add_and_see(1);
     const int goes_on = (before & kGoesOn) != 0 ? 1 : 0;
@@ -94,7 +94,8 @@ class SlabCounter {
   static constexpr unsigned kLeaver = 2 * kGoesOn;
   static constexpr int kGivenUpAt = 16;
   static_assert(kLeaver * kMostMergers * 2 == 1U << kGivenUpAt && kMostMergers == 16);
-  /// A try takes some 0.5 us: so this is longer than blocks of a grid are ever apart, or nearly.
+  /// Tries before a share is given up. One takes some 0.5 us: so they last longer than blocks of a
+  /// grid are ever apart, or nearly.
   static constexpr int kTries = 100;
 
   __device__ static int arrived(unsigned count) { return static_cast<int>(count % kGoesOn); }

@@ -7,14 +7,14 @@ namespace packhorse::cuda {
 
 /// Merges all chunks of the rows of a slab, as merge_chunks does, by several blocks.
 ///
-/// A warp merges 32 columns of a row, of which each lane has one. They are copied to where the
-/// warp's tiles lay, for a hundred chunks or so at once, and those of the next chunks or columns
-/// while it merges these. Its code is short, since it comes from memory when all wait for it.
+/// A warp merges 32 columns of a row, one in each lane. Sums are copied to the memory of the warp's
+/// tiles, for a hundred chunks or so at once, and those of the next chunks or columns while it
+/// merges these. The code is short, since its instructions come from memory when all wait for it.
 template <class Rows, class Traits>
 struct SharedMerge {
   static constexpr int kParts = Traits::kDim / 32;  // parts of a row, 32 columns each
   static constexpr int kWarps = Traits::kWarps;
-  /// Chunks of a batch, for which half of a warp's tiles has room.
+  /// Chunks of a batch: half of a warp's tiles has room for their sums.
   static constexpr int kBatch = Traits::kTile / 64;
   static constexpr int kOfLane = kBatch / 32;
   static constexpr int kAtOnce = 8;  // chunks that are skipped together past the last one
@@ -130,7 +130,7 @@ struct SharedMerge {
     }
   }
 
-  /// Leaves the factors of a batch where all lanes read them. `highest`: the maximum of the chunks
+  /// Stores the factors of a batch where all lanes read them. `highest`: the maximum of the chunks
   /// before, and then of these as well.
   __device__ void find_factors(const float2 (&states)[kOfLane], float& highest) const {
     const int lane = static_cast<int>(threadIdx.x) % 32;

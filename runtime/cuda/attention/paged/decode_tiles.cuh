@@ -47,16 +47,16 @@ struct DecodeTraits {
 #else
   static constexpr bool kTma = false;
 #endif
-  /// Blocks of a multiprocessor: what shared memory (of Hopper: others run fewer) has room for. A
-  /// third of small heads would leave a thread too few registers.
+  /// Blocks of a multiprocessor: as many as Hopper's shared memory has room for (others run fewer).
+  /// A third block of small heads would leave a thread too few registers.
   static constexpr int kBlocks = static_cast<int>(
       std::min(size_t{kTmaHelps ? 3 : 2}, size_t{228 * 1024} / (kSharedBytes + 1024)));
   static_assert(kBlocks > 0);
 };
 
-/// The place of element (row, column) in a tile of kKeys rows: 64 columns after the other, and
-/// groups of eight elements are exchanged, so that the eight rows that ldmatrix reads at once lie
-/// in different banks (CUDA driver API, CU_TENSOR_MAP_SWIZZLE_128B).
+/// Returns the place of element (row, column) in a tile of kKeys rows: one panel of 64 columns
+/// after the other, whose groups of eight elements are swizzled, so that the eight rows that
+/// ldmatrix reads at once lie in different banks (CUDA driver API, CU_TENSOR_MAP_SWIZZLE_128B).
 template <int kKeys>
 __device__ int tile_place(int row, int column) {
   // Rows and columns are not negative, which the compiler does not know: it would take more
@@ -116,8 +116,8 @@ struct WarpTiles {
     return head * kTokens + first_key(work) % kTokens;
   }
   /// Calls body(to, from) for this lane's vectors of a whole tile: their places in the tile `to`,
-  /// and in rows of kDim elements at `from`. Columns are exchanged in the same way eight rows
-  /// further, so that addresses are constants apart, and need no instruction.
+  /// and in rows of kDim elements at `from`. The swizzle repeats after eight rows, so that
+  /// addresses are constants apart, and need no instruction.
   template <class Element, class Body>
   __device__ void for_whole_tile(T* to, const Element* from, Body body) const {
     const int column = lane % kAcross * kVectorSize;
@@ -184,7 +184,8 @@ struct DecodeTiles : WarpTiles<T_, Traits_> {
     }
   }
 
-  /// Ends a group of the lanes' copies: old keys are one, the rest of the tile is the next.
+  /// Ends a group of the lanes' copies: the old keys are one group, the rest of the tile is the
+  /// next.
   __device__ void end_group() const {
     if constexpr (!Traits::kTma) cute::cp_async_fence();
   }
@@ -202,7 +203,7 @@ struct DecodeTiles : WarpTiles<T_, Traits_> {
       __syncwarp();
     }
   }
-  /// The keys of the next tile may be on their way already.
+  /// Waits for the values. Copies of the next tile's keys may be under way already.
   __device__ void await_values() const {
     if constexpr (Traits::kTma) {
       sm90::TxBarrier::wait(&found.values_here[warp], phase);
@@ -212,7 +213,7 @@ struct DecodeTiles : WarpTiles<T_, Traits_> {
     }
   }
 
-  /// Called for scores before they are scaled, and for the probabilities that weigh values.
+  /// Does nothing here: pages in e4m3 scale scores before they are finished, and probabilities.
   template <int kBlocks>
   __device__ void scale(bool /*of_keys*/, float (& /*x*/)[kBlocks][4]) const {}
 
@@ -270,7 +271,7 @@ struct DecodeTiles : WarpTiles<T_, Traits_> {
     }
   }
 
-  /// Values past the sequence's end become zeros, since they are multiplied by zeros; keys there
+  /// Clears values past the sequence's end, since probabilities of zero multiply them; keys there
   /// are masked.
   __device__ void clear_values(const DecodeWork& work) const {
     const int column = lane % kAcross * kVectorSize;
@@ -281,7 +282,7 @@ struct DecodeTiles : WarpTiles<T_, Traits_> {
     }
   }
 
-  /// Calls body(row of this warp's tile, column, where the token's keys or values lie) for the
+  /// Calls body(row of this warp's tile, column, address of the token's keys or values) for the
   /// tokens of this step, by eight elements, some of which may be past the head's end.
   template <class Body>
   __device__ void for_new(const DecodeWork& work, int page, bool of_keys, Body body) const {

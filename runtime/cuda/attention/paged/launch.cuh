@@ -48,7 +48,8 @@ inline int64_t most_rows(const PagedAttentionParams& args) {
 /// Rows of a slab of the kernel for few rows.
 inline int slab_rows(const PagedAttentionParams& args) { return most_rows(args) <= 8 ? 8 : 16; }
 
-/// A kernel that needs more than `most`, what blocks of the device may have, is not launched there.
+/// Raises a kernel's shared memory limit. One that needs more than `most`, what blocks of the
+/// device may have, is never launched there.
 template <class Kernel>
 void allow_shared_memory(Kernel* kernel, size_t bytes, size_t most) {
   if (bytes > most) return;

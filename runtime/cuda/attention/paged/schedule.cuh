@@ -1,9 +1,9 @@
-// Which rows and keys a block of paged_decode_kernel works on.
+// The work of a block of paged_decode_kernel: which rows and keys.
 //
-// A unit of work is a slab of rows and one chunk of keys that the slab's sequence has. Units are
-// numbered by sequence, slab, head and chunk, and the blocks of the grid take runs of units, all of
-// the same number: so the work is spread evenly, however uneven the sequences are.
-// Where the workspace cannot hold what all rows find in all chunks, a unit is a slab with all of
+// A unit of work is a slab of rows and one chunk of keys of the slab's sequence. Units are numbered
+// by sequence, slab, head and chunk, and the blocks of the grid take runs of units, all of the same
+// number: so the work is spread evenly, however uneven the sequences are. Where the workspace has
+// too little room for the partial results of all rows in all chunks, a unit is a slab with all of
 // its chunks.
 #pragma once
 
@@ -21,7 +21,7 @@ struct ChunkRange {
   __device__ int count() const { return end - first; }
 };
 
-/// A slab, one of its chunks, and what its block has to know of the slab's other chunks.
+/// A slab, one of its chunks, and what the merge needs to know of the slab's other chunks.
 struct DecodeWork {
   PagedSlab slab;
   ChunkRange chunks{{}, 0, 0, 1};  // chunks of the sequence
@@ -43,9 +43,8 @@ __device__ Value sum_to_lane(Value value) {
   return value;
 }
 
-/// The units of one block, one after the other. Called by whole warps, of which each has the whole
-/// state; a lane looks at every 32nd sequence.
-/// kRows: of a slab. kKeys: of a chunk.
+/// Goes through the units of one block. Called by whole warps, of which each has the whole state; a
+/// lane looks at every 32nd sequence. kRows: rows of a slab. kKeys: keys of a chunk.
 template <int kRows, int kKeys>
 class DecodeSchedule {
  public:
@@ -131,7 +130,8 @@ class DecodeSchedule {
     ChunkRange chunks{{}, 0, 0, 1};
 
     Sequence() = default;
-    /// Within the bound of the number of sequences, which is known without a look at memory.
+    /// Loads a sequence within the bound of the number of sequences, which is known without a look
+    /// at memory.
     __device__ Sequence(const PagedKernelParams& params, int first) {
       const int b = first + static_cast<int>(threadIdx.x) % 32;
       if (b >= params.args.num_sequences) return;

@@ -29,7 +29,7 @@ CUtensorMap query_map(const PagedAttentionParams& args, int group, int slab_toke
                        {64, static_cast<cuuint32_t>(group), static_cast<cuuint32_t>(slab_tokens)});
 }
 
-// Boxes begin where PageValues says.
+// Makes the map of the values' pages, from which boxes are copied as PageValues says.
 CUtensorMap page_values_map(const PagedAttentionParams& args) {
   const int64_t row_bytes = int64_t{args.head_dim} * 2;
   const auto row = static_cast<cuuint64_t>(row_bytes);

@@ -9,7 +9,7 @@
 
 namespace packhorse::cuda {
 
-/// Merges what a thread's two rows have found in a tile or chunk, as merge_chunk does. `above` and
+/// Merges the results of a tile or chunk for a thread's two rows, as merge_chunk does. `above` and
 /// `below` are the rows' factors.
 template <int kBlocks>
 __device__ void merge_rows(float (&merged)[kBlocks][4], const float (&part)[kBlocks][4],
@@ -103,8 +103,7 @@ struct PagesSm90Consumer {
                     false);
   }
 
-  /// Does one tile. The first of a chunk is what the chunk has found so far; others are merged with
-  /// that.
+  /// Computes one tile. The first of a chunk begins the chunk's sums; others are merged with them.
   template <bool kFirst>
   __device__ void attend(int tile) {
     Accumulator scores;
@@ -153,7 +152,7 @@ struct PagesSm90Consumer {
     stage.advance();
   }
 
-  /// A row that sees no key of the tile has found nothing in it, whatever the values are.
+  /// Clears the results of rows that see no key of the tile, whatever its values are.
   __device__ void clear_unseen(float2 sums) {
     if (__all_sync(kFullWarp, sums.x != 0 && sums.y != 0)) return;
 #pragma unroll

@@ -8,8 +8,8 @@
 
 namespace packhorse::cuda {
 
-/// Rows of a block, each consumer warpgroup's 64: as many as registers allow. More rows share what
-/// is read of keys and values.
+/// Rows of a block, 64 for each consumer warpgroup: as many as registers allow. More rows share the
+/// keys and values that are read.
 template <int kDim>
 inline constexpr int kPagesSm90Rows = kDim <= 64 ? 192 : 128;
 
@@ -45,7 +45,8 @@ struct PagesSm90Traits {
   static constexpr int kProducerRegisters = kConsumers == 2 ? 24 : 32;
   static constexpr int kConsumerRegisters = kConsumers == 2 ? 240 : 160;
 
-  /// Tiles lie as TMA's exchange of 128 bytes has them: 64 columns after the other (tile_place).
+  /// Tiles in the layout of TMA's 128-byte swizzle: one panel of 64 columns after the other
+  /// (tile_place).
   struct Shared {
     alignas(1024) T queries[kQueryStages][kRows * kDim];  // later the rows of the output
     alignas(1024) T keys[kStages][kTile];

@@ -102,9 +102,9 @@ __device__ void finish_groups(const W4a16Output& output, int row, int feature,
 /// are read of a residual and written of the result, and the bias is read once.
 struct W4a16Vector {
   const W4a16Output& output;
-  int feature;  // feature of the product, or of its gate, at which the columns begin; a multiple of
-                // 8
-  int column;   // column of the result at which they begin
+  /// Where the columns begin: in the product, or in its gate, a multiple of 8; and in the result.
+  int feature;
+  int column;
   float2 bias[2][4];
 
   __device__ W4a16Vector(const W4a16Output& output, int feature)
