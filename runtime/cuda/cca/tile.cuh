@@ -61,14 +61,14 @@ struct CcaTile {
 
   // Latents.
 
-  /// Eight columns of latents at `row`, which is null where there is none.
+  /// Loads eight columns of latents at `row`; zeros where it is null.
   __device__ static uint4 load(const T* row, int column) {
     if (row == nullptr) return make_uint4(0, 0, 0, 0);
     return *reinterpret_cast<const uint4*>(row + column);
   }
 
-  /// One column of the accumulators: row i of this lane's four, panel p of its own, column c of its
-  /// eight.
+  /// Returns one column of the accumulators: row i of this lane's four, panel p of its own, column
+  /// c of its eight.
   using Sums = float[2][4 * kOwn][4];
   __device__ static float& at(Sums& sums, int i, int p, int c) {
     return sums[i / 2][4 * p + c / 2][i % 2 * 2 + c % 2];
@@ -187,7 +187,7 @@ struct CcaTile {
     }
   }
 
-  /// Adds what a panel of inputs gives to the second convolution.
+  /// Adds the products of a panel of inputs to the second convolution.
   __device__ void multiply(Sums& sums, const Taps& taps, int panel) const {
 #pragma unroll
     for (int tap = 0; tap < 2; ++tap) {
@@ -283,7 +283,7 @@ struct CcaTile {
     }
   }
 
-  /// Looks up where the two rows before each row of a tile lie, and with kKeep where its rows are
+  /// Finds the two rows before each row of a tile, and with kKeep the places where its rows are
   /// kept. All lanes of a warp call it together.
   template <bool kKeep>
   __device__ void look_back(int first) const {
@@ -306,7 +306,7 @@ struct CcaTile {
     __syncwarp();
   }
 
-  /// Eight columns of the values of a row: its own ones, or those of the token before.
+  /// Loads eight columns of the values of a row: its own ones, or those of the token before.
   __device__ uint4 load_values(int first, int r, int column, bool plain) const {
     const auto mixed = static_cast<int>(args.mixed_columns());
     const int own = args.delayed_column;
@@ -356,7 +356,7 @@ struct CcaTile {
     }
   }
 
-  /// Heads of a tile.
+  /// Computes the heads of a tile.
   __device__ void run(int first, bool plain) const {
     Sums sums;
     const int row = first + row_in_tile;

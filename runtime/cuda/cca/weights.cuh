@@ -7,7 +7,7 @@
 
 namespace packhorse::cuda {
 
-/// Two taps in both convolutions, heads of D columns.
+/// Weights for two taps in both convolutions and heads of D columns.
 template <class T, int D>
 struct CcaWeights {
   static constexpr int kSteps = D / 16;  // steps of 16 inputs, for each tap
@@ -19,7 +19,8 @@ struct CcaWeights {
   float grouped_bias[D];
   float frequencies[D / 2];
 
-  /// Where a lane's operands lie, so that the eight threads which write at once use all banks.
+  /// Swizzles the places of lanes' operands, so that the eight threads which write at once use all
+  /// banks.
   __device__ static int swizzled(int lane) { return lane ^ (lane / 8 % 2 * 4); }
 
   /// Brings the weights of a head, by all kThreads threads of the block. A thread transposes four

@@ -86,19 +86,20 @@ struct GemmSplitkCluster {
   const int parts = args.tile.parts;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = sm90::uniform(static_cast<int>(threadIdx.x) / 32);
-  /// The units of the tile that exist, and how many of them this block finishes.
+  /// Units of the tile that exist, and those that this block finishes.
   const int units = min(args.tile.features, args.n - tile * args.tile.features) / 8;
   const int own_units = (units - part + parts - 1) / parts;
 
-  /// The byte of shared memory where sums of all parts meet, for this warp's rows and from the slot
-  /// of a unit on: kSums bytes of each part.
+  /// Returns the byte of shared memory where sums of all parts meet, for this warp's rows and from
+  /// the slot of a unit on: kSums bytes of each part.
   static constexpr int kSums = 512;  // 16 bytes of each lane
   __device__ uint32_t sums_at(int slot) const {
     const int place = (warp * args.tile.slots + slot) * parts;
     return shared_address(ring + args.tile.sums_at) + place * kSums + lane * 16;
   }
 
-  /// The barriers of this block. All sums that come for a warp's rows are counted in bytes.
+  /// Initialises the barriers of this block. All sums that come for a warp's rows are counted in
+  /// bytes.
   __device__ void set_up() const {
     for (int i = 0; i < args.tile.stages; ++i) {
       sm90::TxBarrier::init(&shared.full[i], 2);  // for the weight and for the rows
@@ -111,7 +112,7 @@ struct GemmSplitkCluster {
     }
   }
 
-  /// One lane brings the weight, and one the rows.
+  /// Goes through the stages as the producer: one lane brings the weight, and one the rows.
   template <class Copy>
   __device__ void bring(int bytes, Copy copy) const {
     int stage = 0;
@@ -147,7 +148,7 @@ struct GemmSplitkCluster {
   }
 
   /// acc = this block's part of the sums. Rows that were not copied, and columns behind the
-  /// features of the tile, have sums of whatever lies there, at which nobody looks.
+  /// features of the tile, have arbitrary sums, which nobody reads.
   template <class Accumulators>
   __device__ void multiply(Accumulators& acc) const {
     using namespace cute;
@@ -209,7 +210,7 @@ struct GemmSplitkCluster {
   }
   __device__ int row_of(int h) const { return warp * 16 + lane / 4 + h * 8; }
 
-  /// Loads what no kernel before writes.
+  /// Loads the operands that no kernel before writes.
   __device__ void load_constants(Place& place) const {
 #pragma unroll
     for (int s = 0; s < kSlots; ++s) {
@@ -271,7 +272,7 @@ struct GemmSplitkCluster {
     }
   }
 
-  /// The sums over all of k that belong to a slot, of which those of the first part lie at `from`.
+  /// Returns the sums over all of k that belong to a slot. `from`: the sums of the first part.
   __device__ float4 add_parts(uint32_t from) const {
     float4 sums = load_shared(from);
 #pragma unroll
@@ -340,9 +341,9 @@ struct GemmSplitkCluster {
   }
 };
 
-/// A warpgroup that multiplies, a warp that brings the weight, and one that brings the rows. No
-/// block ends before all sums have come that others send to it: a warp without rows, to which
-/// nobody sends any, knows that by the number of rows, which is the same in all blocks.
+/// The kernel: a warpgroup that multiplies, a warp that brings the weight, and one that brings the
+/// rows. No block ends before all sums have come that others send to it: a warp without rows, to
+/// which nobody sends any, knows that by the number of rows, which is the same in all blocks.
 template <class T, int kColumns>
 __global__ void __launch_bounds__(kClusterThreads, 2)
     gemm_splitk_cluster_kernel(const __grid_constant__ GemmSplitkClusterArgs args) {

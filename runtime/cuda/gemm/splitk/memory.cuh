@@ -6,23 +6,23 @@
 
 namespace packhorse::cuda {
 
-/// The number of this block in its cluster.
+/// Returns the number of this block in its cluster.
 __device__ inline uint32_t cluster_rank() {
   uint32_t rank;
   asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
   return rank;
 }
 
-/// The number of the cluster in a grid of one dimension.
+/// Returns the number of the cluster in a grid of one dimension.
 __device__ inline uint32_t cluster_number() {
   uint32_t number;
   asm volatile("mov.u32 %0, %%clusterid.x;" : "=r"(number));
   return number;
 }
 
-/// Threads of a cluster that have waited know that all others have arrived, and see the barriers
-/// that those had made and fenced before (fence.mbarrier_init). Nothing else that was written
-/// before is waited for, which would take as long as a fence of the device.
+/// Arrives at the barrier of a cluster. Threads that have waited there know that all others have
+/// arrived, and see the barriers that those had made and fenced before (fence.mbarrier_init). No
+/// other writes are waited for, which would take as long as a fence of the device.
 __device__ inline void arrive_at_cluster() {
   asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
 }

@@ -27,7 +27,7 @@ int most_clusters(int parts, int64_t shared_bytes) {
 }  // namespace
 
 ClustersAtOnce clusters_at_once(int parts) {
-  // Threads that come together find the same numbers.
+  // Threads that ask at the same time get the same numbers.
   static std::atomic<int> alone[kMaxSplitK + 1];
   static std::atomic<int> paired[kMaxSplitK + 1];
   if (alone[parts] == 0) {

@@ -80,10 +80,11 @@ struct GemmW4a16Many {
   }
   __device__ int tiles_across() const { return (args.layout.strips + kStrips - 1) / kStrips; }
 
-  /// Tiles of the same rows follow one another, so that these stay in the L2 cache.
+  /// Returns the number of tiles. Those of the same rows follow one another, so that the rows stay
+  /// in the L2 cache.
   __device__ int tiles(int rows) const { return (rows + kRows - 1) / kRows * tiles_across(); }
 
-  /// A lane brings everything.
+  /// Brings rows and weight, by one lane.
   __device__ void produce() const {
     constexpr auto kHint = static_cast<uint64_t>(cute::TMA::CacheHintSm90::EVICT_NORMAL);
     const int bytes = stage_bytes();
@@ -130,8 +131,8 @@ struct GemmW4a16Many {
     asm volatile("bar.sync %0, 128;" ::"r"(1 + group) : "memory");
   }
 
-  /// Puts the sums of rows `chunk` * kSumRows and on to shared memory. Registers have no index, so
-  /// there is code for every chunk.
+  /// Writes the sums of rows `chunk` * kSumRows and on to shared memory. Registers have no index,
+  /// so there is code for every chunk.
   template <class Accumulators>
   __device__ static void hand_over(const Accumulators& acc, int chunk, float* sums) {
     constexpr int kSumRows = Shape::kSumRows;
@@ -150,8 +151,8 @@ struct GemmW4a16Many {
   }
 
   /// Hands the sums of this warpgroup's part of a tile over and finishes it, kSumRows rows at a
-  /// time. A thread has eight columns of one row or two; what they have of the residual is asked
-  /// for while the rows before are finished.
+  /// time. A thread has eight columns of one row or two; their residual is loaded while the rows
+  /// before are finished.
   template <class Accumulators>
   __device__ void finish(const Accumulators& acc, int group, int strip, int first_row,
                          int count) const {
@@ -195,7 +196,7 @@ struct GemmW4a16Many {
     });
   }
 
-  /// A consumer warpgroup.
+  /// Runs a consumer warpgroup.
   __device__ void consume() const {
     using namespace cute;
     const int group = sm90::uniform(static_cast<int>(threadIdx.x) / 128);
@@ -269,7 +270,7 @@ struct GemmW4a16Many {
   }
 };
 
-/// Warpgroups 0 and 1 are consumers, and the first warp of the third is the producer.
+/// The kernel: warpgroups 0 and 1 are consumers, and the first warp of the third is the producer.
 template <int kRows, int kBits, bool kMinima, int kGroupSteps>
 __global__ void __launch_bounds__(384, 1)
     gemm_w4a16_many_kernel(const __grid_constant__ GemmW4a16ManyArgs args) {

@@ -37,15 +37,15 @@ inline W4a16Output w4a16_output(const GemmParams& p) {
   return output;
 }
 
-/// The feature of the product at which pair `pair` of a tile begins, counted from the tile's first:
-/// with a gate, of the gate; what it gates lies kGateBlock features further.
+/// Returns the feature of the product at which pair `pair` of a tile begins, counted from the
+/// tile's first. With a gate it is the gate's; the feature that it gates lies kGateBlock further.
 __device__ inline int w4a16_feature_of(const W4a16Output& output, int pair) {
   const int column = 2 * pair;
   return output.gated ? column / kGateBlock * 2 * kGateBlock + column % kGateBlock : column;
 }
 
-/// The bias of features `feature` and `feature` + 1. A bias of zero is added, too, as in the
-/// kernels of float16 layers: it makes 0 of -0.
+/// Returns the bias of features `feature` and `feature` + 1. A bias of zero is added, too, as in
+/// the kernels of float16 layers: it makes 0 of -0.
 __device__ inline float2 w4a16_bias(const W4a16Output& output, int feature) {
   if (output.bias == nullptr) return {0, 0};
   return {__ldg(output.bias + feature), __ldg(output.bias + feature + 1)};
@@ -70,8 +70,8 @@ __device__ float2 w4a16_pair(const W4a16Output& output, int row, int column,
   return value;
 }
 
-/// The column of the result that feature `feature` of the product, of a gate where there is one,
-/// belongs to.
+/// Returns the column of the result to which feature `feature` of the product, or of its gate,
+/// belongs.
 __device__ inline int w4a16_column_of(const W4a16Output& output, int feature) {
   return output.gated ? feature / (2 * kGateBlock) * kGateBlock + feature % kGateBlock : feature;
 }

@@ -25,8 +25,8 @@ struct GemmW4a16SkinnyArgs {
   /// The packed weight. A box has `depth` blocks of k of all strips of a tile. A block is one or
   /// two rows of the map.
   CUtensorMap weight;
-  /// Boxes of 64 elements of k and all rows of a tile; with rows_at_once those of a stage, from a
-  /// map whose last dimension counts boxes.
+  /// Boxes of 64 elements of k and all rows of a tile. With rows_at_once, one box has all of a
+  /// stage, from a map whose last dimension counts boxes.
   CUtensorMap x;
   W4a16Output output;
   const int32_t* row_count;  // null: the number of rows is `rows`
@@ -68,7 +68,7 @@ struct GemmW4a16Skinny {
     const int of_part = min(args.split.blocks, args.layout.blocks - part * args.split.blocks);
     return max(0, min(args.tile.depth, of_part - i * args.tile.depth));
   }
-  /// The first block of k in stage `i` of a part.
+  /// Returns the first block of k in stage `i` of a part.
   __device__ int block_at(int part, int i) const {
     return part * args.split.blocks + i * args.tile.depth;
   }
@@ -95,10 +95,10 @@ struct GemmW4a16Skinny {
     }
   }
 
-  /// A lane of one warp brings the weight, by one copy for each part of the sum, since a copy costs
-  /// its lane about a hundred cycles whatever its size. Blocks past the end of a part are brought
-  /// and not used; past the end of the weight they are zeros. The lane needs nothing of the kernel
-  /// before, so it does not wait for it until the stages are full.
+  /// Brings the weight, by a lane of one warp: one copy for each part of the sum, since a copy
+  /// costs its lane about a hundred cycles whatever its size. Blocks past the end of a part are
+  /// brought and not used; past the end of the weight they are zeros. The lane needs nothing of the
+  /// kernel before, so it does not wait for it until the stages are full.
   __device__ void bring_weight() const {
     const int part_bytes = w4a16_part_bytes(args.tile, args.layout.block_bytes);
     const int copied = args.tile.strips * args.tile.depth * args.layout.block_bytes;
@@ -126,7 +126,7 @@ struct GemmW4a16Skinny {
     if (!waited) wait();
   }
 
-  /// A lane of another warp brings the rows.
+  /// Brings the rows, by a lane of another warp.
   __device__ void bring_rows() const {
     wait_for_previous_kernel();
     const int bytes = stage_bytes();
@@ -150,7 +150,7 @@ struct GemmW4a16Skinny {
     });
   }
 
-  /// Adds the products of one block of k. `rows`, `weight`: where they lie in the stage.
+  /// Adds the products of one block of k. `rows`, `weight`: their places in the stage.
   __device__ void multiply(float (&acc)[kRowTiles][4], const unsigned char* rows,
                            const unsigned char* weight) const {
     const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -224,7 +224,7 @@ struct GemmW4a16Skinny {
     }
   }
 
-  /// A warp that multiplies: part `warp` % splits of strip `warp` / splits.
+  /// Multiplies part `warp` % splits of strip `warp` / splits, by one warp.
   __device__ void consume(int warp) const {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const int part = warp % splits();
@@ -265,8 +265,8 @@ struct GemmW4a16Skinny {
   }
 };
 
-/// A warp for each strip and part of a tile, one that brings the weight, and one that brings the
-/// rows.
+/// The kernel. Its warps: one for each strip and part of a tile, one that brings the weight, and
+/// one that brings the rows.
 template <int kRows, int kBits, bool kMinima, int kGroupSteps>
 __global__ void __launch_bounds__(GemmW4a16Skinny<kRows, kBits, kMinima, kGroupSteps>::kThreads, 1)
     gemm_w4a16_skinny_kernel(const __grid_constant__ GemmW4a16SkinnyArgs args) {

@@ -34,7 +34,8 @@ inline double number(uint32_t half) {
   const auto bits = static_cast<uint16_t>(half);
   return static_cast<double>(float16_to_float32(bits));
 }
-/// Rounds once: the step over float32 goes to odd, which keeps what the second rounding looks at.
+/// Rounds once: the step over float32 rounds to odd, which keeps the bits that the second rounding
+/// looks at.
 inline uint32_t rounded(double value) {
   auto nearest = static_cast<float>(value);
   const double difference = value - static_cast<double>(nearest);
@@ -102,8 +103,8 @@ PACKHORSE_GROUPS_FUNCTION uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_
 #endif
 }
 
-/// (a & mask) | pattern, by one instruction: left to itself, the compiler makes two of it, of which
-/// each has its constant at hand.
+/// Returns (a & mask) | pattern, by one instruction: the compiler would make two, each with its
+/// constant at hand.
 PACKHORSE_GROUPS_FUNCTION uint32_t masked_or(uint32_t a, uint32_t mask, uint32_t pattern) {
 #if defined(__CUDA_ARCH__)
   uint32_t result;
@@ -114,8 +115,7 @@ PACKHORSE_GROUPS_FUNCTION uint32_t masked_or(uint32_t a, uint32_t mask, uint32_t
 #endif
 }
 
-/// The scales and minima of the two output features that a lane has of a strip, each twice in a
-/// word.
+/// Scales and minima of a lane's two output features of a strip, each twice in a word.
 struct W4a16Scales {
   uint32_t scale[2];
   uint32_t minimum[2];

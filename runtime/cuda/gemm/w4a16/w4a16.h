@@ -19,8 +19,9 @@
 
 namespace packhorse::cuda {
 
-/// The most rows of a product that launch_gemm_w4a16_skinny takes: 32, or 16 where a strip's parts,
-/// or those of a strip and of its gate, are more than the warps for which 32 rows leave room.
+/// Returns the most rows of a product that launch_gemm_w4a16_skinny takes: 32, or 16 where a
+/// strip's parts, or those of a strip and of its gate, are more than the warps for which 32 rows
+/// leave room.
 inline int32_t most_w4a16_skinny_rows(const GemmParams& p) {
   return w4a16_split(p.n, p.k).splits * (p.gated ? 2 : 1) <= 8 ? 32 : 16;
 }
@@ -38,18 +39,17 @@ struct W4a16SkinnyTile {
   int shared_bytes;
 };
 
-/// Rows whose sums a block hands over in shared memory at a time, and the numbers from one row to
-/// the next there: 16 features and 4 more, which put what a warp writes at once into different
-/// banks.
+/// Rows whose sums a block hands over in shared memory at a time, and the pitch of a row in
+/// numbers: 16 features and 4 more, which put what a warp writes at once into different banks.
 inline constexpr int kW4a16SumRows = 16;
 inline constexpr int kW4a16SumPitch = kW4a16Strip + 4;
 
-/// Bytes of a stage of the rows: for each block of each part of the sum two boxes of 64 elements of
-/// all rows.
+/// Returns the bytes of a stage of the rows: for each block of each part of the sum two boxes of 64
+/// elements of all rows.
 constexpr int w4a16_rows_bytes(const W4a16SkinnyTile& tile, int splits) {
   return splits * tile.depth * 2 * tile.rows * 128;
 }
-/// Bytes of a stage of one part's weight. TMA writes to multiples of 128.
+/// Returns the bytes of a stage of one part's weight. TMA writes to multiples of 128.
 constexpr int w4a16_part_bytes(const W4a16SkinnyTile& tile, int block_bytes) {
   return (tile.strips * tile.depth * block_bytes + 127) / 128 * 128;
 }
@@ -94,7 +94,7 @@ inline W4a16SkinnyTile w4a16_skinny_tile(const GemmParams& p) {
 void launch_gemm_w4a16_skinny(const GemmParams& params, cudaStream_t stream);
 /// Launches the product of any number of rows by wgmma, under the same rules.
 void launch_gemm_w4a16_many(const GemmParams& params, cudaStream_t stream);
-/// Launches it on compute capability 8.0 and later, without gate and rotation.
+/// Launches the product on compute capability 8.0 and later, without gate and rotation.
 void launch_gemm_w4a16_portable(const GemmParams& params, cudaStream_t stream);
 
 }  // namespace packhorse::cuda
