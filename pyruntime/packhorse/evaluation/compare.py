@@ -48,8 +48,8 @@ def _is_quantized(stored: str) -> bool:
 
 
 def _choose_task(model: ModelPath, spec: Mapping[str, Any], load: Mapping[str, Any]) -> str:
-    """What the model is for. One of several vectors, or of masked words, is compared by its
-    embeddings."""
+    """The task that a model is compared by. A model that gives several kinds of vectors, or that
+    fills masks, is compared by its embeddings."""
     reading = {name: load[name] for name in READING if name in load}
     if LoadOptions(**reading).generates(model, dict(spec)):
         return "generate"

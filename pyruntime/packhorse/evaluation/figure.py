@@ -16,15 +16,16 @@ _COLOURS = {"close": "#009e73", "usable": "#e69f00", "far": "#d55e00"}  # Okabe 
 
 
 class Bins(NamedTuple):
-    """counts [n] of the values between edges [n + 1]."""
+    """Histogram: counts [n] of the values between edges [n + 1]."""
 
     counts: list[int]
     edges: list[float]
 
 
 def bins_of(spread: Spread, number: int) -> Bins:
-    """As many bins of one width, from the smallest value to the largest; what is not finite is left
-    out. One bin where all values are the same to 12 digits, none where there are no values."""
+    """Histogram of `number` bins of one width, from the smallest value to the largest; what is not
+    finite is left out. It has one bin where all values are the same to 12 digits, none where there
+    are no values."""
     values = spread.values[np.isfinite(spread.values)]
     if not values.size:
         return Bins([], [])

@@ -20,7 +20,8 @@ _CHUNK = 16  # texts at a time, between reports
 
 
 class Generated(NamedTuple):
-    """logprobs, best [tokens of all texts but the first of each]; greedy: new tokens of prompts."""
+    """Results of a model. logprobs, best: [tokens of all texts but the first of each]; greedy: new
+    tokens of prompts."""
 
     logprobs: Float64s
     best: Any

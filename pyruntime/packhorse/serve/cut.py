@@ -9,7 +9,9 @@ from packhorse.serve.models.model import ServedModel
 
 
 class Cut(NamedTuple):
-    """truncation  whether longer texts are cut, rather than refused
+    """Limit of a text.
+
+    truncation  whether longer texts are cut, rather than refused
     max_length  the most tokens of a text, special ones included; None: as many as the model takes
     """
 

@@ -105,7 +105,7 @@ class PartRunner:
         }
         most = self.limits[0] if max_tokens is None else min(max_tokens, self.limits[0])
         parts = []
-        # What exceeds a batch by itself the session refuses.
+        # The session refuses a sequence that exceeds a batch by itself.
         for first, last in batch_ranges(ends, (most, *self.limits[1:])):
             size = ends[0][last] - ends[0][first], last - first, ends[2][last] - ends[2][first]
             out: dict[str, FloatArray] = {

@@ -56,7 +56,7 @@ class TextRunner:
         types = session.config.get("type_vocab_size", 0)
         self._num_types = types if types > 1 and tokenizer.config.type_ids else 0
         self._batcher = Batcher(session) if isinstance(session, EncoderSession) else None
-        self.most_windows: int | None = None  # of all texts that are prepared together
+        self.most_windows: int | None = None  # in all texts that are prepared together
 
     @property
     def encoder(self) -> EncoderSession:

@@ -26,7 +26,7 @@ class LogWriter:
     """
 
     def __init__(self, tell: Callable[[int], str]) -> None:
-        """tell: makes a line of the number of lines that were dropped before it."""
+        """Sets `tell`, which makes a line of the number of lines that were dropped before it."""
         self._tell = tell
         self._lines: deque[str] = deque()
         self._bytes = 0

@@ -31,8 +31,10 @@ _STRUCTURED_OUTPUTS = {
 
 
 class Form(NamedTuple):
-    """name    of the field that asks for it
-    option  of `generate`: schema, regex, choices or grammar
+    """Form of the output that a request asks for.
+
+    name    name of the field that asks for it
+    option  option of `generate`: schema, regex, choices or grammar
     """
 
     name: str

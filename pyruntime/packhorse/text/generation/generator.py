@@ -248,7 +248,9 @@ class Generator:
         continues: bool,
         timeout_s: float = FOREVER,
     ) -> TextRequest:
-        """name       what messages call the prompt
+        """Submits a prompt.
+
+        name       what messages call the prompt
         continues  whether the text goes on with that of the prompt, rather than being one of its
                    own
         timeout_s  as of `GenerationSession.submit`
