@@ -373,7 +373,8 @@ def resolve_model(
     revision: str | None = None,
     max_seqlen: int | None = None,
 ) -> ModelFiles:
-    """What a session needs to load the model at `path`: see `inspect_checkpoint`, `ModelFiles`."""
+    """Files and tensors of the model at `path`, for a session: see `inspect_checkpoint`,
+    `ModelFiles`."""
     checkpoint = inspect_checkpoint(
         path, reranker, pooling, normalize, revision=revision, max_seqlen=max_seqlen
     )

@@ -24,9 +24,10 @@ from packhorse_weights.vocabulary import why_no_lm_head
 
 @dataclass(frozen=True)
 class GenerationFiles:
-    """eos_ids: tokens that end a text. defaults: settings, as `read_settings` names them.
-    chat_templates: by name, Jinja; the usual one is "default". special_tokens: texts by the names
-    that chat templates give them, such as "bos_token"."""
+    """Settings of generation in a model's files. eos_ids: tokens that end a text. defaults:
+    settings, as `read_settings` names them. chat_templates: by name, Jinja; the usual one is
+    "default". special_tokens: texts by the names that chat templates give them, such as
+    "bos_token"."""
 
     eos_ids: tuple[int, ...] = ()
     defaults: Mapping[str, Any] = field(default_factory=dict)

@@ -58,8 +58,9 @@ _RANK = 8  # where the config says nothing; so is lora_alpha
 
 @dataclass(frozen=True)
 class Adapter:
-    """tensors: of every dense layer NAME of ours that is adapted, `NAME.lora_a` [rank, in] and
-    `NAME.lora_b` [out, rank], float32; the scale is in lora_b. rank: the largest one."""
+    """Tensors of a LoRA adapter. tensors: `NAME.lora_a` [rank, in] and `NAME.lora_b` [out, rank],
+    float32, for every dense layer NAME of ours that is adapted; the scale is in lora_b. rank: the
+    largest one."""
 
     tensors: dict[str, Tensor]
     rank: int

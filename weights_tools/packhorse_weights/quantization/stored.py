@@ -1,5 +1,5 @@
-"""Which weights of a model stay quantised in the groups that its files have, and as what they go to
-the runtime (docs/weights.md#weights-that-stay-quantised)."""
+"""Choice of the weights that stay quantised in the groups that a model's files have, and their form
+for the runtime (docs/weights.md#weights-that-stay-quantised)."""
 
 from __future__ import annotations
 

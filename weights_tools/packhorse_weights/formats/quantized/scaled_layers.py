@@ -34,8 +34,8 @@ class Layer(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """group: input features with one scale; None: all. groups: how many there are. group_of: of
-    each input feature; None: neighbours have a group."""
+    """Form of a quantised layer. group: input features with one scale; None: all. groups: how many
+    there are. group_of: the group of each input feature; None: neighbours have a group."""
 
     shape: tuple[int, int]  # [out, in]
     bits: int
