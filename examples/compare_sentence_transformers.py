@@ -171,7 +171,9 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--file", type=Path, help="texts, one a line")
     parser.add_argument("--speed", action="store_true", help="time both, the best of three rounds")
-    parser.add_argument("--threads", type=int, help="of both; all cores if not given")
+    parser.add_argument(
+        "--threads", type=int, help="threads of both libraries; all cores if not given"
+    )
     parser.add_argument("--tolerance", type=float, default=1e-4, help="largest difference allowed")
     arguments = parser.parse_args()
     texts = read_texts(arguments.file)

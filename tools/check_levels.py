@@ -65,7 +65,7 @@ def room_of(path: str, backend: str) -> str:
 
 
 def crosses_families(file: str, included: str) -> bool:
-    """Whether both are files of one backend, and the first must not know the room of the second."""
+    """True if both are files of one backend, and the first must not know the room of the second."""
     backend = folder_of(file)
     if backend not in SHARED or folder_of(included) != backend:
         return False
@@ -125,16 +125,16 @@ def forbidden(graph: dict[str, dict[str, int]]) -> Iterator[str]:
 
 
 def violations(root: Path) -> list[str]:
-    """What breaks a rule. A forbidden include often makes a cycle as well, which is then no more
-    news; cycles are looked for where all includes are allowed."""
+    """Includes that break a rule. A forbidden include often makes a cycle as well, which is then no
+    more news; cycles are looked for where all includes are allowed."""
     graph = includes(root)
     return list(forbidden(graph)) or list(cycles(graph))
 
 
-# What the modules of a Python package may import besides their own package; "top" are the modules
-# that lie in no room. A room that is not named here counts to the one around it. `packhorse` may
-# import all of `packhorse_weights`, which knows nothing of it. The `__init__.py` of both take from
-# anywhere the names that users import.
+# Imports that the modules of a Python package may have besides their own package; "top" are the
+# modules that lie in no room. A room that is not named here counts to the one around it.
+# `packhorse` may import all of `packhorse_weights`, which knows nothing of it. The `__init__.py` of
+# both take from anywhere the names that users import.
 _MODELS = "top generation text text.generation text.tasks text.tokenization"  # what runs models
 MAY_IMPORT = {
     "packhorse": {

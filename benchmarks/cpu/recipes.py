@@ -292,7 +292,9 @@ def main() -> None:
     parser.add_argument("--texts", type=int, default=500)
     parser.add_argument("--shortest", action="store_true", help="the shortest of 2,000 passages")
     parser.add_argument("--only", nargs="+", default=[""])
-    parser.add_argument("--intervals", action="store_true", help="how often sums are promoted")
+    parser.add_argument(
+        "--intervals", action="store_true", help="compare intervals of promoting sums"
+    )
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     head = {"minilm": 32, "smollm2": 64}.get(options.what, 0)

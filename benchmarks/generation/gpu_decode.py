@@ -32,8 +32,8 @@ COPY_BANDWIDTH = 4.1e12  # bytes a second
 
 @dataclass(frozen=True)
 class Case:
-    """name: in benchmarks/generation/decoders.cc. marks: milliseconds that we mean to reach, by
-    batch."""
+    """A decoder to measure. name: in benchmarks/generation/decoders.cc. marks: milliseconds that we
+    mean to reach, by batch."""
 
     name: str
     shape: Shape

@@ -188,7 +188,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--batch", type=int, default=1, help="copies of each request at once")
     parser.add_argument("--new-tokens", type=int, default=96)
-    parser.add_argument("--prompts", type=int, default=2, help="of each task, at most 4")
+    parser.add_argument("--prompts", type=int, default=2, help="prompts of each task, at most 4")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--output", type=Path, help="a JSON file of all rates")
     arguments = parser.parse_args()

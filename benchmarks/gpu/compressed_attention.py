@@ -281,7 +281,7 @@ def main() -> None:
         choices=parts,
         default=parts,
         metavar="PART",
-        help="of prefill, peers and decode",
+        help="parts to run: prefill, peers and decode",
     )
     parser.add_argument(
         "--longest", nargs="+", type=int, choices=LONGEST, default=LONGEST, metavar="N",

@@ -330,7 +330,7 @@ def main() -> None:
     today = datetime.date.today().isoformat()
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cutlass", type=Path, help="directory of CUTLASS's headers")
-    parser.add_argument("--seconds", type=float, default=60.0, help="of timing, in all")
+    parser.add_argument("--seconds", type=float, default=60.0, help="time of all measurements")
     default = HERE.parent / "results" / f"gemm_h200_{today}.csv"
     parser.add_argument("--out", type=Path, default=default, metavar="FILE")
     parser.add_argument("--fit", type=Path, metavar="FILE")

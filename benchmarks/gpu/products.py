@@ -63,8 +63,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, metavar="FILE", help="a result file (JSON)")
     parser.add_argument("--rows", nargs="+", type=int, choices=ROWS, default=ROWS)
     parser.add_argument("--rows-seconds", type=float, default=70.0, help="limit of part `rows`")
-    parser.add_argument("--float8-seconds", type=float, default=37.0, help="of part `float8`")
-    parser.add_argument("--error-seconds", type=float, default=12.0, help="of part `error`")
+    parser.add_argument("--float8-seconds", type=float, default=37.0, help="time for part `float8`")
+    parser.add_argument("--error-seconds", type=float, default=12.0, help="time for part `error`")
     parser.add_argument("--turn-seconds", type=float, default=0.07, help="one turn of `float8`")
     return parser.parse_args()
 
