@@ -58,8 +58,8 @@ def as_seen(tensors: Tensors, precision: Precision) -> Tensors:
 
 
 def check_hidden(actual: Any, expected: Any, precision: Precision) -> None:
-    """float32: 2e-5 for activations around 1. bfloat16 rounds between all operators, so whole rows
-    are compared: their direction, and the size of the error."""
+    """Checks hidden states. float32: to 2e-5 for activations around 1. bfloat16 rounds between all
+    operators, so whole rows are compared: their direction, and the size of the error."""
     assert actual.dtype == np.float32
     assert actual.shape == expected.shape
     if precision.name == "float32":

@@ -48,7 +48,9 @@ def _hub(path: str, model: str, inputs: Any, **parameters: Any) -> tuple[str, An
 
 
 def hostile_requests(size: int = 7_900_000, items: int = 1024) -> Iterator[Hostile]:
-    """size   bytes of the body, about
+    """Requests that cost much to read.
+
+    size   bytes of the body, about
     items  texts of a request
     """
     words = "the cat sat on the mat, "

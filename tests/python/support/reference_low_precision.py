@@ -85,8 +85,8 @@ class Quantized(NamedTuple):
 
 
 def quantize(x: Any, form: Form, largest: float | None = None) -> Quantized:
-    """largest: of a static scale, the absolute value that was the largest in calibration; larger
-    ones saturate. None: dynamic, of x itself."""
+    """Quantises x. largest: for a static scale, the absolute value that was the largest in
+    calibration; larger ones saturate. None: the scale is dynamic, of x itself."""
     x = np.asarray(x, np.float32)
     rows, width = x.shape
     columns = form.per if isinstance(form.per, int) else width
@@ -274,7 +274,7 @@ class LowPrecision(Exact):
     def __init__(
         self, recipe: Recipe, tensors: Mapping[str, Array], calibration: Calibration | None = None
     ) -> None:
-        """calibration: what a recipe with `static` or `smooth` takes its numbers from."""
+        """Reads a model. calibration: numbers for a recipe with `static` or `smooth`."""
         self.recipe, self._tensors = recipe, tensors
         self._maxima = {} if calibration is None else calibration.columns
         self._weights: dict[str, tuple[Quantized | None, Float32s, Float32s | None]] = {}

@@ -201,8 +201,8 @@ def make_models(root: Path) -> dict[str, Path]:
 def serve_chance(
     monkeypatch: pytest.MonkeyPatch, **others: Callable[[], TextModel]
 ) -> list[TextModel]:
-    """From now on a model of the path "chance" is one that draws tokens (fake_engine.py), and those
-    of other names are made by functions. All that are loaded are in the list."""
+    """Has a model of the path "chance" be one that draws tokens (fake_engine.py), and those of
+    other names be made by functions. The list has all that are loaded."""
     from packhorse.serve.models import loading
 
     makers = {"chance": text_model_of_chance, **others}

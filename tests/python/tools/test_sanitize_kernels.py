@@ -1,4 +1,4 @@
-"""tools/sanitize_kernels.py: what it runs, and how it reads what came back; without a GPU."""
+"""Commands of tools/sanitize_kernels.py, and how it reads their output; without a GPU."""
 
 from __future__ import annotations
 
