@@ -1,17 +1,20 @@
-"""A file includes only its own level and those below (CONTRIBUTING.md, "The six levels"). In a
-backend, a family of kernels includes no other family; and no file includes itself by way of others.
+"""Files include and import only their own level and those below (CONTRIBUTING.md, "The six
+levels"). In a backend, a family of kernels includes no other family; and no file includes, and no
+module imports, itself by way of others.
 
     python tools/check_levels.py [ROOT]
 
-Prints each include that breaks a rule, as FILE:LINE, and fails if there is one.
+Prints each include and import that breaks a rule, as FILE:LINE, and fails if there is one.
 """
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 # The folders that the files of a folder may include besides their own.
 MAY_INCLUDE = {
@@ -128,9 +131,130 @@ def violations(root: Path) -> list[str]:
     return list(forbidden(graph)) or list(cycles(graph))
 
 
+# What the modules of a Python package may import besides their own package; "top" are the modules
+# that lie in no room. A room that is not named here counts to the one around it. `packhorse` may
+# import all of `packhorse_weights`, which knows nothing of it. The `__init__.py` of both take from
+# anywhere the names that users import.
+_MODELS = "top generation text text.generation text.tasks text.tokenization"  # what runs models
+MAY_IMPORT = {
+    "packhorse": {
+        "top": "_native generation",
+        "_native": "",
+        "ops": "top _native",
+        "generation": "top _native",
+        "text": "top generation text.generation text.tasks text.tokenization",
+        "text.tokenization": "top text",
+        "text.tasks": "top ops text text.tokenization",
+        "text.generation": "top _native generation text text.tokenization text.tool_calls",
+        "text.tool_calls": "text.generation",
+        "evaluation": "top generation text text.tasks",
+        "serve": "top text text.tasks serve.http serve.models serve.observability serve.protocols",
+        "serve.http": "serve serve.models serve.observability",
+        "serve.models": f"{_MODELS} serve serve.http serve.observability",
+        "serve.observability": "serve.models",
+        "serve.protocols": f"{_MODELS} serve serve.http serve.models serve.openapi",
+        "serve.openapi": "top serve serve.http serve.protocols",
+        "ray": "top text serve",
+        "cli": "top text text.tasks serve ray evaluation",
+    },
+    "packhorse_weights": {
+        "top": "adapters architectures formats hub quantization sentence_transformers tokenizers",
+        "adapters": "top architectures",
+        "architectures": "top",
+        "formats": "top quantization tokenizers",
+        "hub": "top adapters sentence_transformers",
+        "quantization": "top formats",
+        "sentence_transformers": "top",
+        "tokenizers": "top formats",
+    },
+}
+PYTHON_FOLDERS = ["pyruntime", "weights_tools"]
+
+
+class Import(NamedTuple):
+    line: int
+    module: str
+    for_types: bool  # under `if TYPE_CHECKING`, never at run time
+
+
+def python_modules(root: Path) -> dict[str, Path]:
+    """Every module of our packages, by its dotted name."""
+    found = {}
+    for folder in PYTHON_FOLDERS:
+        for path in sorted((root / folder).rglob("*.py")):
+            parts = path.relative_to(root / folder).with_suffix("").parts
+            found[".".join(parts).removesuffix(".__init__")] = path
+    return found
+
+
+def imports_of(path: Path, modules: dict[str, Path]) -> Iterator[Import]:
+    """Imports of our own modules, those in functions too."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    typed: set[ast.AST] = set()
+    for node in ast.walk(tree):  # outer nodes come before inner ones
+        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+            typed |= {inner for statement in node.body for inner in ast.walk(statement)}
+        if not isinstance(node, ast.Import | ast.ImportFrom):
+            continue
+        names = [one.name for one in node.names]
+        if isinstance(node, ast.ImportFrom):
+            package = node.module or ""
+            inner_names = [f"{package}.{name}" for name in names]
+            names = [name if name in modules else package for name in inner_names]
+        for name in dict.fromkeys(names):
+            if name.partition(".")[0] in ("packhorse", "packhorse_weights"):
+                yield Import(node.lineno, name, node in typed)
+
+
+def room_of_module(module: str) -> tuple[str, str]:
+    """The package of a module, and the room of MAY_IMPORT that it counts to."""
+    package, _, room = module.partition(".")
+    while room and room not in MAY_IMPORT[package]:
+        room = room.rpartition(".")[0]
+    return package, room or "top"
+
+
+def import_violations(root: Path) -> Iterator[str]:
+    modules = python_modules(root)
+    for module, path in modules.items():
+        package, room = room_of_module(module)
+        allowed = {(package, one) for one in (room, *MAY_IMPORT[package][room].split())}
+        if package == "packhorse":
+            allowed |= {("packhorse_weights", one) for one in MAY_IMPORT["packhorse_weights"]}
+        for line, imported, _ in imports_of(path, modules):
+            if module not in MAY_IMPORT and room_of_module(imported) not in allowed:
+                name = path.relative_to(root).as_posix()
+                yield f"{name}:{line}: {package}.{room} must not import {imported}"
+
+
+def import_circles(root: Path) -> Iterator[str]:
+    """Each set of modules that import one another, over any number of steps."""
+    modules = python_modules(root)
+    reached: dict[str, set[str]] = {
+        module: {
+            one.module
+            for one in imports_of(path, modules)
+            if one.module in modules and one.module != module and not one.for_types
+        }
+        for module, path in modules.items()
+    }
+    for through in modules:  # Warshall's transitive closure
+        for found in reached.values():
+            if through in found:
+                found |= reached[through]
+    circles = {
+        frozenset(other for other in found if module in reached[other])
+        for module, found in reached.items()
+        if module in found
+    }
+    for circle in sorted(circles, key=sorted):
+        first = modules[min(circle)].relative_to(root).as_posix()
+        yield f"{first}:1: imports in a circle: {', '.join(sorted(circle))}"
+
+
 def main() -> int:
     root = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).resolve().parents[1]
-    found = violations(root)
+    found = [*violations(root), *import_violations(root), *import_circles(root)]
     print("\n".join(found), file=sys.stderr, end="\n" if found else "")
     return 1 if found else 0
 

@@ -1,4 +1,4 @@
-"""What recipes of low precision cost in accuracy, computed in NumPy.
+"""Cost in accuracy of recipes of low precision, computed in NumPy.
 
     python benchmarks/cpu/recipes.py minilm|smollm2|sums [--texts N] [--shortest] [--intervals]
         [--only PART ...] [--output FILE]
@@ -86,7 +86,7 @@ def batches(model: Model, texts: list[str], longest: int) -> list[packhorse.Pack
 
 
 def _fp8(head: int, **changes: Any) -> Recipe:
-    """Of the kernels: a scale per token, per token and 128 columns, per token and head."""
+    """Recipe of the kernels: a scale per token, per token and 128 columns, per token and head."""
     e4m3: Callable[..., Form] = lambda per: Form("e4m3", per)  # noqa: E731
     made = Recipe(e4m3("row"), e4m3("row"), e4m3(head), e4m3(128), other="float16")
     return replace(made, **changes)

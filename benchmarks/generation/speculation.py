@@ -34,7 +34,7 @@ from typing import Any
 
 import packhorse
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "lib"))
+sys.path += [str(Path(__file__).parents[2] / name) for name in ("benchmarks/lib", "examples")]
 from packhorse import GenerationSession, Sampling, TextModel
 from sample import find_language_model
 from workloads import read_passages
@@ -55,7 +55,7 @@ OWN = [
 TEMPERATURES = {"greedy": 0.0, "temperature 0.8": 0.8}
 
 Prompt = list[int]
-Rates = dict[str, dict[str, list[float]]]  # by task and draft, of each round
+Rates = dict[str, dict[str, list[float]]]  # task -> draft -> a rate for each round
 
 
 def misspell(text: str) -> str:

@@ -20,7 +20,8 @@ from torch.nn import functional
 
 @dataclass(frozen=True)
 class Shape:
-    """llama: RMS norms, rotation and a gated feed-forward block; else as GPT-2."""
+    """Sizes of a decoder. llama: RMS norms, rotation and a gated feed-forward block; else as
+    GPT-2."""
 
     layers: int
     hidden: int

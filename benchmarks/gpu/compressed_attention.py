@@ -178,7 +178,7 @@ def prefill(folder: Path, choice: Sequence[int]) -> list[Json]:
 
 
 def peers(choice: Sequence[int]) -> list[Json]:
-    """What fails is None."""
+    """Times and memory of PyTorch; "us" is None where it fails."""
     block = Block()
     rows = []
     for longest in choice:

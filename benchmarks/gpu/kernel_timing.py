@@ -56,7 +56,7 @@ def kernel_ms(
 
 
 def busy(spans: list[Span]) -> float:
-    """How long at least one of `spans`, which are in the order of their starts, lasts."""
+    """Time during which at least one of `spans` runs; they are in the order of their starts."""
     total, latest = 0.0, 0.0
     for start, end in spans:
         total += max(0.0, end - max(start, latest))

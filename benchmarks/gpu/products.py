@@ -40,7 +40,7 @@ PARTS = ("rows", "float8", "error")
 
 
 def machine() -> dict[str, Any]:
-    """What the result is of."""
+    """The machine and the versions of its software, for the report."""
     properties = torch.cuda.get_device_properties(0)
     found = {
         "device": properties.name,

@@ -1,4 +1,4 @@
-"""How products.py times products: CUDA graphs of many launches, which take turns."""
+"""Timing of products for products.py: CUDA graphs of many launches, which take turns."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any
 
 import torch
 
-cuda: Any = torch.cuda  # whose functions have few types
+cuda: Any = torch.cuda  # torch.cuda's functions have few types
 
 COPIED_BYTES = 1 << 30
-COLD_BYTES = 300_000_000  # that weights rotate through: several times what L2 holds
-LEAD_SHARE = 0.4  # of a span that is run before it, untimed, until clocks have settled
+COLD_BYTES = 300_000_000  # weights rotate through so many: several times what L2 holds
+LEAD_SHARE = 0.4  # part of a span that is run before it, untimed, until clocks have settled
 
 
 def copies_of(size: int) -> int:
-    """How many operands of `size` bytes are needed so that L2 holds none when its turn comes."""
+    """Number of operands of `size` bytes that keeps each of them out of L2 until its turn."""
     return max(2, -(-COLD_BYTES // size))
 
 

@@ -38,7 +38,7 @@ def check_device(device: object) -> None:
 
 
 class DeviceView(NamedTuple):
-    """Where an array lies. It is valid as long as `owner` is alive."""
+    """Memory, shape and dtype of an array. It is valid as long as `owner` is alive."""
 
     pointer: int
     shape: tuple[int, ...]
@@ -47,7 +47,7 @@ class DeviceView(NamedTuple):
 
 
 def is_device_array(array: Any) -> bool:
-    """Whether an array lies in the memory of a device. NumPy arrays and lists do not."""
+    """True if an array lies in the memory of a device. NumPy arrays and lists do not."""
     if isinstance(array, (np.ndarray, list, tuple)):
         return False
     if hasattr(array, "__dlpack_device__"):
@@ -56,7 +56,7 @@ def is_device_array(array: Any) -> bool:
 
 
 def is_array(value: Any) -> bool:
-    """Whether `value` is an array of any library, on the host or on a device. Lists are not."""
+    """True if `value` is an array of any library, on the host or on a device. Lists are not."""
     return hasattr(value, "__dlpack__") or is_device_array(value)
 
 

@@ -1,6 +1,9 @@
 """Options with which a model is loaded. Each is a field of `LoadOptions`, which says all about it:
 signatures, docstrings, options of commands, settings of the server and the table of
-docs/sessions.md are made from the fields."""
+docs/sessions.md are made from the fields.
+
+A new option is a field, a line of the types for checkers above it, and its use.
+`tools/load_options.py --write` and `tools/public_names.py --write` bring the pages up to date."""
 
 from __future__ import annotations
 

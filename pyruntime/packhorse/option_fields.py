@@ -17,7 +17,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Option:
-    """What a field of `LoadOptions` says beside its type and its default.
+    """Description of an option, beside the type and the default of its field.
 
     doc      what it does, for docstrings
     help     the same for commands and settings of the server; "": they do not have it
@@ -64,7 +64,7 @@ def count(default: int | None, unit: str, doc: str, help: str = "", **more: Any)
 
 
 def said(one: Field[Any]) -> Option:
-    """What a field says about its option; nothing where it is none."""
+    """The option that a field describes; an empty one where it describes none."""
     found: Option = one.metadata.get("option", _NO_OPTION)
     return found
 

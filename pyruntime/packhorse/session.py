@@ -1,5 +1,5 @@
-"""What all sessions have: a model that is loaded once and used from any thread. `Session.load`
-loads one; its kinds are `EncoderSession` and `GenerationSession`."""
+"""Base of all sessions: a model that is loaded once and used from any thread. `Session.load` gives
+an `EncoderSession` or a `GenerationSession`."""
 
 from __future__ import annotations
 

@@ -86,7 +86,8 @@ class CudaOps final : public Ops {
   // True if the GEMM that computes heads can rotate them.
   bool rotates_in_gemm(const LinearArgs& args, const RopeArgs& heads) const;
   void feed_forward_float8(const FeedForwardArgs& args);
-  // The bytes of a feed-forward block's workspace that hold what lies between its two layers.
+  // Returns the bytes of a feed-forward block's workspace that hold what lies between its two
+  // layers.
   size_t inner_bytes(const FeedForwardArgs& args) const;
   // x, or where the weight has an order of its own x in that order, which is put into `workspace`.
   TensorView in_order(const char* op, const TensorView& x, const LinearWeight& weight,

@@ -191,7 +191,8 @@ void CudaOps::do_feed_forward(const FeedForwardArgs& args) {
   if (args.up.dtype == DType::kInt8) return feed_forward_int8(args);
   const bool fused = args.gated && gemm_kernels_ == GemmKernels::kSm90;
   TensorView intermediate(args.workspace, dtype, rows, args.up.out_features / (fused ? 2 : 1));
-  // One place for both inputs: the first product is done with its own when the second gets its.
+  // Workspace for both reordered inputs: the first product has read its own when the second gets
+  // its.
   void* ordered = static_cast<unsigned char*>(args.workspace) + inner_bytes(args);
   const TensorView x = in_order(op, args.x, args.up, ordered, args.row_count);
   GemmParams up = gemm_params(

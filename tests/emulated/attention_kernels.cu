@@ -1,4 +1,4 @@
-// Instantiations of their own, because those of attention_sm90_d*.cu are many.
+// Instantiations of their own, because those of cuda/attention/sm90/d*.cu are many.
 #include <cutlass/numeric_types.h>
 
 #include "attention_kernels.h"

@@ -14,17 +14,17 @@ using namespace packhorse::emulated_test;
 
 struct Shape {
   int heads = 2, kv_heads = 1, head_dim = 128;
-  int dims = 64;    // that are rotated
+  int dims = 64;    // columns of a head that are rotated
   int delayed = 0;  // columns of values that are not delayed; 0: half of them
   bool first_values = true;
-  int slots = 0;  // of pages; 0: no state
+  int slots = 0;  // rows of the state in a page; 0: no state
 };
 
 /// Lengths in the batch, and with the tokens before it.
 struct Texts {
   std::vector<int32_t> lengths;
   std::vector<int32_t> before = {};
-  int rows_beyond = 0;  // of what is planned, past the last token
+  int rows_beyond = 0;  // rows that are planned past the last token
 };
 
 template <class T>
@@ -37,7 +37,7 @@ struct Case {
   Array<T> latents, grouped, state, out;
   Array<float> depthwise, depthwise_bias, grouped_bias, temperature, first_values, positions;
   Array<float> frequencies;
-  std::vector<std::vector<T>> history;  // of each sequence, the rows before the batch
+  std::vector<std::vector<T>> history;  // latents of the rows before the batch, by sequence
 
   static int sum(const std::vector<int32_t>& x) {
     int total = 0;

@@ -8,8 +8,8 @@ namespace {
 
 constexpr unsigned kSeeds = 9;
 
-/// What a kernel does for some seed: "" where all results are right, "wrong" where one is not, or
-/// the message of an Error.
+/// Returns the outcome of a kernel over all seeds: "" where all results are right, "wrong" where
+/// one is not, or the message of an Error.
 template <class Run>
 std::string found(Run run) {
   for (unsigned seed = 0; seed < kSeeds; ++seed) {

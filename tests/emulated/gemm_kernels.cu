@@ -1,4 +1,4 @@
-// Instantiations of their own, because those of gemm_sm90_*.cu are many.
+// Instantiations of their own, because those of cuda/gemm/sm90/*.cu are many.
 #include "cuda/gemm/fp8/tiles.h"
 #include "cuda/gemm/sm90/tiles.h"
 #include "emulated_stream.h"

@@ -34,7 +34,7 @@ double activated(Activation activation, double x) {
   }
 }
 
-/// One layer and its input of so many rows.
+/// A layer, and its input of so many rows.
 struct Case {
   Layer layer;
   int rows, columns;
@@ -42,7 +42,7 @@ struct Case {
   Array<__half> x, residual;
   Array<uint8_t> packed;
   Array<float> bias, positions, frequencies;
-  std::vector<double> weight;                     // what the values stand for, [n, k]
+  std::vector<double> weight;                     // the numbers that the values stand for, [n, k]
   static constexpr int kHead = 16, kRotated = 8;  // columns of a head, and those that are rotated
 
   Case(const Layer& layer, int rows, unsigned seed)
@@ -67,7 +67,7 @@ struct Case {
       frequencies[i] = 1 / static_cast<float>(1 + 5 * i);
     }
     make_weight(random);
-    // What lies between rows is not theirs.
+    // Fills the gaps between rows with NaN, since kernels must not use them.
     for (int r = 0; r < rows; ++r) {
       for (int64_t c = layer.k; c < ldx; ++c)
         x[static_cast<size_t>(r * ldx + c)] = rounded<__half>(NAN);
@@ -219,7 +219,7 @@ void check(const Layer& layer, int rows, unsigned seed) {
   const auto check_half = [&](const Array<__half>& out) {
     const auto half = static_cast<size_t>(rows / 2 * one.ldo);
     CHECK(std::memcmp(out.data(), many.data(), half * sizeof(__half)) == 0);
-    // Nothing is promised of the rows after them, but rows past their end are not touched.
+    // Rows after these may hold anything, but rows past their end are not touched.
   };
   check_half(*run(launch_gemm_w4a16_many, rows, count.data()));
   if (rows <= most_skinny) {
@@ -252,8 +252,8 @@ TEST(gemm_w4a16_parts_of_sums) {
   check(gated, 16, 5);
 }
 
-// What rounding to float16 hides, a residual shows that takes the rounded result away: the last
-// bits of sums, which another cut would change.
+// Takes the rounded result away by a residual, which shows the last bits of sums: rounding to
+// float16 hides them, and another split of the sums would change them.
 TEST(gemm_w4a16_last_bits) {
   const Layer layers[] = {{56, 2104, kInt4_128}, {24, 1152, kQ4_1}, {40, 4168, kQ8_0}};
   unsigned seed = 0;

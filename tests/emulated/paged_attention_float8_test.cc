@@ -39,7 +39,7 @@ struct Texts {
   std::vector<int> lengths;
   int table_stride = 0;
   int num_pages = 0;
-  std::vector<std::vector<T>> q, k, v;  // of each text [length, heads, d]
+  std::vector<std::vector<T>> q, k, v;  // [length, heads, d] of each text
   Array<uint8_t> keys, values;
   Array<float> key_scales, value_scales, slopes, workspace{1 << 18};
   Array<int32_t> table;

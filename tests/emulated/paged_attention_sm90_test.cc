@@ -37,7 +37,7 @@ size_t product(int a, int b, int c = 1, int d = 1) {
 template <class T>
 struct Pages {
   static constexpr int kSpare = 3;         // pages of nobody
-  static constexpr int kMoreTokens = 500;  // that a bound may name
+  static constexpr int kMoreTokens = 500;  // tokens that a bound may name beyond those that exist
   Shape shape;
   Texts texts;
   std::vector<int32_t> begins{0}, lens;  // filled by measure

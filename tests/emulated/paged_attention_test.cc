@@ -13,8 +13,8 @@ namespace {
 using namespace packhorse::emulated_test;
 
 struct Texts {
-  std::vector<int32_t> new_tokens;  // of each sequence
-  std::vector<int32_t> kv_lens;     // with the new ones
+  std::vector<int32_t> new_tokens;  // tokens of the step, by sequence
+  std::vector<int32_t> kv_lens;     // keys by sequence, with the new ones
 };
 
 struct Shape {
@@ -214,8 +214,8 @@ void check(const Shape& shape, const Texts& texts, unsigned seed) {
   one.out.fill_bytes(0xff);
   launch_attention_pages(one.args(), {}, emulated_stream(kForSkinnyRows));
   CHECK(one.out.same_bits(prompts));
-  // The same with blocks that share a sequence, and with new tokens that are not in their pages
-  // yet.
+  // Launches blocks that share a sequence, with new tokens that are not in their pages yet: the
+  // same bits.
   Array<T> keys(one.keys.size());
   std::memcpy(keys.data(), one.keys.data(), keys.size() * sizeof(T));
   one.for_new([&](size_t in_pages, size_t) {

@@ -12,7 +12,7 @@ void require(bool condition) {
   if (!condition) std::abort();
 }
 
-// What the code that counts weights and buffers relies on.
+// Requires what the code that counts weights and buffers relies on.
 void require_sound(const packhorse::Spec& spec) {
   const packhorse::StemSpec& stem = spec.stem;
   require(spec.hidden_size > 0 && stem.vocab_size > 0 && stem.embedding_size > 0);

@@ -1,4 +1,4 @@
-"""What the tests of device arrays share: a small model, batches, and consumers.
+"""Common parts of the tests of device arrays: a small model, batches, and consumers.
 
 A consumer is a library that makes arrays on the device and takes results there. Each is wrapped in
 a class with the same two methods, put and take.
@@ -20,7 +20,7 @@ from gpu_support import DEVICE
 from models import random_sequences
 from packhorse import DeviceArray, PackedTokens, Session, pack
 
-# Without this, JAX would take most of the device's memory for itself.
+# JAX would take most of the device's memory for itself.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 

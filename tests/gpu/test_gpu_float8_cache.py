@@ -45,7 +45,7 @@ def sequences(precision: Precision, lengths: list[int], **options: Any) -> Paged
 
 @pytest.mark.parametrize("head_dim", [8, 40, 64, 72, 128, 256])
 def test_pages_are_those_of_the_cpu(precision: Precision, head_dim: int) -> None:
-    """Of numbers of very different magnitude, tokens that begin pages, and spoiled heads. Heads of
+    """Numbers have very different magnitudes, tokens begin pages, and heads are spoiled. Heads of
     the CPU are padded with zeros, which change nothing."""
     rng = np.random.default_rng(head_dim)
     heads, lens, counts = 3, [67, 1, 130], [5, 1, 130]
@@ -158,7 +158,7 @@ def test_bits(precision: Precision, head_dim: int, seed: int) -> None:
 
 
 def test_neighbours_do_not_leak(precision: Precision) -> None:
-    """Neither within a step, nor from pages that held NaN before."""
+    """NaN reaches no neighbour, neither within a step nor from pages that held it before."""
     lengths, takes = [70, 30, 5], {0: 70, 1: 30, 2: 5}
     clean, dirty = (sequences(precision, lengths) for _ in range(2))
     for rows in (dirty.q, dirty.k, dirty.v):

@@ -17,13 +17,13 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-# Where Debian says which archives the system takes packages from, newer versions first.
+# Files in which Debian lists the archives of its packages, newer versions first.
 SOURCES = [Path("/etc/apt/sources.list.d/debian.sources"), Path("/etc/apt/sources.list")]
 DEBIAN_PACKAGES = ["python3-minimal", "libpython3-stdlib", "libpython3-dev", "libstdc++6"]
-GROUPS = ["project", "text", "cli", "test"]  # of pyproject.toml
+GROUPS = ["project", "text", "cli", "test"]  # dependencies in pyproject.toml
 NOT_NEEDED = ("mypy",)
 
-# What the commands belong to.
+# Command -> the Debian package that it belongs to.
 COMMANDS = {
     "qemu-aarch64": "qemu-user",
     "aarch64-linux-gnu-g++": "g++-aarch64-linux-gnu",

@@ -91,7 +91,7 @@ def make_glibc(folder: Path, release: str) -> None:
 
 def make_libstdcxx(folder: Path, allowed: set[str]) -> None:
     library = Path(run(CXX, "-print-file-name=libstdc++.so.6"))
-    symbols = defaultdict(list)  # of each version
+    symbols = defaultdict(list)  # version -> its symbols
     assembler = [".data", "here: .zero 16", '.section .tbss,"awT",@nobits', "there: .zero 16"]
     for name, (version, kind) in versioned_symbols(library, allowed).items():
         symbols[version].append(name)
@@ -160,7 +160,7 @@ def fetch_libgomp(folder: Path) -> None:
         listed = json.loads(
             wheel.read(next(n for n in wheel.namelist() if n.endswith("sboms/auditwheel.cdx.json")))
         )
-    # Of the system on which that wheel was made, for tools/wheel/sbom.py.
+    # Package of the system on which that wheel was made, for tools/wheel/sbom.py.
     origin = next(found for found in listed["components"] if found["name"] == "libgomp")
     origin["wheel"] = listed["metadata"]["component"]["purl"].partition("?")[0]
     (folder / "libgomp.json").write_text(json.dumps(origin), encoding="utf-8")

@@ -16,7 +16,7 @@ STACKS = {
     "ffn.up_gate": ("ffn.up", "ffn.gate"),
 }
 
-# What stands for `.weight` in the name of a layer that a file stores as [in, out].
+# Ending, in place of `.weight`, of the name of a layer that a file stores as [in, out].
 TRANSPOSED = ".weight_transposed"
 
 
@@ -154,7 +154,7 @@ def weight_shapes(
             rows = [parts.pop(part) for part in STACKS[stack]]
             whole = all(bias[part] for part in STACKS[stack])
             for part, shape in zip(STACKS[stack], rows, strict=True):
-                if bias[part] and not whole:  # those of the single layers
+                if bias[part] and not whole:  # biases of the single layers
                     shapes[f"layers.{i}.{part}.bias"] = shape[:1]
             parts = {stack: (sum(row[0] for row in rows), hidden), **parts}
             bias[stack] = whole

@@ -10,7 +10,7 @@ from packhorse.evaluation import svg
 from packhorse.evaluation.measures import Comparison, Evaluation, Spread
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 330, 276, 50, 14, 66, 46
-_BINS, _LINES = 30, 2  # of a histogram; of measures above it
+_BINS, _LINES = 30, 2  # bins of a histogram; lines of measures above it
 _LONGEST = 50  # characters of a name
 _COLOURS = {"close": "#009e73", "usable": "#e69f00", "far": "#d55e00"}  # Okabe and Ito's palette
 

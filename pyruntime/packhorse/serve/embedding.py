@@ -104,7 +104,7 @@ def vectors_reply(
             check_finite(rows)
         return json_reply(content, headers=headers)
     body = to_json(content)
-    if b"null" in body:  # what is not finite is written so, and the text is looked through fast
+    if b"null" in body:  # numbers that are not finite are written so, and this search is fast
         for rows in vectors:
             check_finite(rows)
     return Reply(body, headers=headers)

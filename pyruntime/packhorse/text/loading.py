@@ -1,4 +1,4 @@
-"""What a `TextModel` is made of, loaded."""
+"""Loading of the parts of a `TextModel`."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ class TextModel:
 
     @property
     def session(self) -> Session:
-        """What runs the model."""
+        """The session that runs the model."""
         return self._runner.session
 
     @property
@@ -134,7 +134,7 @@ class TextModel:
 
     @property
     def tokenizer(self) -> TextTokenizer:
-        """What makes tokens of texts."""
+        """The tokenizer of the model."""
         return self._runner.tokenizer
 
     @property
@@ -201,7 +201,7 @@ class TextModel:
 
     @property
     def num_truncated(self) -> int:
-        """How many texts and pairs have been cut short so far."""
+        """The number of texts and pairs that were cut short so far."""
         return self.tokenizer.num_truncated
 
     def __repr__(self) -> str:

@@ -71,7 +71,7 @@ void attention(const AttentionArgs& args, const Kernels& kernels, ThreadPool& po
   Workspace workspace(args.workspace);
   const Scratch scratch(workspace, args.queries.num_sequences, args.head_dim, pool.threads());
 
-  AttentionTile whole;  // what all tiles share
+  AttentionTile whole;  // the part that all tiles share
   whole.q_stride = args.q.row_stride;
   whole.k_stride = args.k.row_stride;
   whole.v_stride = args.v.row_stride;

@@ -17,8 +17,8 @@ constexpr int64_t kTasksPerThread = 4;
 constexpr int64_t kDividedPerThread = 2;
 constexpr int64_t kChunksPerThread = 4;
 
-// Rows of a sequence's tile are these where its rows would not fill a large one, and where the
-// threads need more tasks. Only such tiles are divided.
+// Rows of a small tile: that of a sequence whose rows would not fill a large one, or where the
+// threads need more tasks. Only small tiles are divided.
 constexpr int64_t kSmallTile = kQueryGroup;
 
 SoftmaxState take_state(Workspace& workspace, int64_t head_dim, int64_t stride) {
@@ -32,8 +32,8 @@ SoftmaxState take_state(Workspace& workspace, int64_t head_dim, int64_t stride) 
 
 struct PerThread {
   float* tile = nullptr;
-  SoftmaxState chunk;  // of the chunk in work
-  SoftmaxState whole;  // of the chunks so far
+  SoftmaxState chunk;  // state of the chunk in work
+  SoftmaxState whole;  // merged state of the chunks so far
 };
 
 struct Scratch {
@@ -54,15 +54,15 @@ struct Scratch {
     Workspace workspace(of_threads_ + static_cast<size_t>(worker) * thread_bytes_);
     return take_thread(workspace, head_dim_);
   }
-  /// Of a divided tile, its chunks so far.
+  /// Returns the merged state of divided tile `i`, over its chunks so far.
   SoftmaxState of_divided(int64_t i) const { return state_at(i); }
-  /// Of one of the chunks in work.
+  /// Returns the state of chunk `i` of those in work.
   SoftmaxState of_chunk(int64_t i) const { return state_at(kDividedPerThread * threads_ + i); }
 
   int32_t* order;        // [num_sequences] by falling number of keys
   int64_t* first_task;   // [num_sequences + 1] in that order
   int64_t* divided;      // tasks whose chunks are divided among threads
-  int64_t* first_chunk;  // of each of them, in a row of all their chunks
+  int64_t* first_chunk;  // first chunk of each divided task, in a row of all their chunks
 
  private:
   static PerThread take_thread(Workspace& workspace, int64_t head_dim) {
@@ -172,7 +172,8 @@ class PagedAttention {
     }
   }
   int64_t chunks_divided() const { return scratch_.first_chunk[num_divided_]; }
-  // Of fewer tiles than kDividedPerThread times the threads.
+  // Returns whether a tile is divided. These are fewer tiles than kDividedPerThread times the
+  // threads.
   bool is_divided(const Task& task) const {
     return pool_.threads() > 1 && task.chunks() > std::max<int64_t>(most_chunks_, 1) &&
            task.tile.rows <= kSmallTile;

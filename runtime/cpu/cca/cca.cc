@@ -12,7 +12,7 @@
 namespace packhorse::cpu {
 namespace {
 
-// Where a worker finds the latents of its tokens, and its kernel's scratch.
+// Scratch of a worker: pointers to the latents of its tokens, and its kernel's scratch.
 struct Scratch {
   Scratch(Workspace& workspace, const CcaArgs& args)
       : taps(workspace.take<const void*>(kCcaRows * (args.reach() + 1))),
@@ -31,9 +31,9 @@ size_t scratch_bytes(const CcaArgs& args) {
 // A token's place in its sequence.
 struct Place {
   int64_t sequence = 0;
-  int64_t begin = 0;  // of the sequence in the batch
+  int64_t begin = 0;  // first row of the sequence in the batch
   int64_t end = 0;
-  int64_t position = 0;  // of the token in the whole sequence
+  int64_t position = 0;  // position of the token in the whole sequence
 };
 
 // Calls body(token, place) for tokens [first, end).
@@ -171,7 +171,8 @@ void cca(const CcaArgs& args, const Kernels& kernels, ThreadPool& pool) {
     });
   });
   if (!args.pages) return;
-  // All have read what is written now.
+  // Latents are kept in a loop of their own: by now all threads have read the rows that it
+  // replaces.
   pool.parallel_for(blocks, [&](int64_t block, int) {
     block_at(block, [&](int64_t first, int64_t end) { keep_latents(args, first, end); });
   });

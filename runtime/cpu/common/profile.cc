@@ -10,7 +10,7 @@ namespace {
 constexpr std::array<const char*, kCpuParts> kNames = {"product", "attention", "norm", "quantize",
                                                        "other"};
 
-// This many threads have a cache line each; if there are more, some share one.
+// Slots, a cache line each, for as many threads; if there are more, some share one.
 constexpr size_t kSlots = 64;
 struct alignas(64) Slot {
   std::array<std::atomic<int64_t>, kCpuParts> nanoseconds{};

@@ -25,7 +25,7 @@ void pack_weight(const float* weight, int64_t in_features, int64_t out_features,
 class GemmSet {
  public:
   explicit GemmSet(int workers) : engine_(make_gemm_engine(workers)) {}
-  /// Not thread-safe. Throws RuntimeError if there is no kernel for the shape.
+  /// Returns the kernel of a shape. Not thread-safe. Throws RuntimeError if there is none.
   const Gemm& get(const DenseShape& shape);
   /// The order in which products of few rows read their weights.
   WeightOrder& weight_order() { return weight_order_; }

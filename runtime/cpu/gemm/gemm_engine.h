@@ -1,6 +1,6 @@
 // Dense layers in bfloat16 and int8, which each kind of processor computes in its own way: x86-64
 // by oneDNN's matmul (x86/onednn_gemm.cc, x86/onednn_int8.cc), aarch64 by our own kernels
-// (arm/packed_gemm.cc). The build takes one of the two folders.
+// (arm/panel_gemm.cc). The build takes one of the two folders.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@ class GemmEngine {
   virtual std::unique_ptr<Gemm> make(const DenseShape& shape) = 0;
 };
 
-/// For layers that up to `workers` threads run at once.
+/// Makes an engine whose layers up to `workers` threads run at once.
 std::unique_ptr<GemmEngine> make_gemm_engine(int workers);
 
 /// The bytes of a weight matrix in bfloat16 or int8, packed panel by panel.

@@ -1,4 +1,4 @@
-// What dense layers of all dtypes share: shapes, blocks of rows and panels of columns.
+// Common sizes of dense layers of all dtypes: shapes, blocks of rows and panels of columns.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ namespace packhorse::cpu {
 /// The number of rows in a block, which is the unit in which kernels get rows.
 inline constexpr int64_t kBlockRows = 64;
 
-/// How many blocks one call should take if there are plenty. Reading the weights for every 64 rows
+/// Blocks that one call should take if there are plenty. Reading the weights for every 64 rows
 /// would slow down kernels, most of all those of bfloat16 and int8.
 inline constexpr int64_t blocks_at_once(DType dtype) { return dtype == DType::kFloat32 ? 2 : 4; }
 
@@ -44,8 +44,8 @@ struct DenseShape {
   bool operator<(const DenseShape& other) const { return key() < other.key(); }
 };
 
-/// Whether the kernels for a dtype accept any number of rows, and rows that lie apart. Neither
-/// changes a bit of a result there.
+/// Returns whether the kernels for a dtype accept any number of rows, and rows that lie apart.
+/// Neither changes a bit of a result there.
 constexpr bool takes_any_rows(DType dtype) { return dtype == DType::kFloat32; }
 
 /// The distance in floats at which rows of `columns` floats are best laid, for float32 products,
@@ -64,9 +64,11 @@ class Gemm {
     /// Elements between the beginnings of rows. 0 means contiguous, which is required unless
     /// takes_any_rows.
     int64_t x_stride = 0;
-    const float* x_scales = nullptr;   // [rows], for int8 x (gemm/int8/int8.h)
-    const float* x_offsets = nullptr;  // [rows], for int8 x
-    const int32_t* x_sums = nullptr;   // of x in blocks (gemm_groupwise.h), as are then x_scales
+    /// Scales and offsets of the rows of int8 x, [rows] (gemm_int8.h). Where x comes in blocks,
+    /// scales and sums of these instead (gemm_groupwise.h).
+    const float* x_scales = nullptr;
+    const float* x_offsets = nullptr;
+    const int32_t* x_sums = nullptr;
     /// At most kBlockRows, or a multiple of it (only for `run`), or any number if takes_any_rows.
     int64_t rows = 0;
     const void* weight = nullptr;

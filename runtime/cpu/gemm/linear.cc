@@ -30,7 +30,7 @@ struct Split {
   int64_t first_row, rows;
 };
 
-// Where a packed weight lies, without scales.
+// Returns the memory of a packed weight, without scales.
 ReadAhead::Range range_of(const LinearWeight& weight) {
   const int64_t bits = weight.groups.bits != 0 ? weight.groups.bits
                                                : static_cast<int64_t>(8 * size_of(weight.dtype));

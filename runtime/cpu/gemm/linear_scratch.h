@@ -32,7 +32,8 @@ struct Sizes {
   bool in_groups() const { return weights == DType::kUInt8; }
   bool quantized() const { return weights == DType::kInt8 || in_groups(); }
   bool any_rows() const { return takes_any_rows(weights); }
-  // Whether a product may need a copy of rows of x, because they lie apart, are too few or collide.
+  // Returns whether a product may need a copy of rows of x, because they lie apart, are too few or
+  // collide.
   bool may_copy() const { return any_rows() ? rows_collide(in_features) : !quantized(); }
   // Elements between the beginnings of rows: of copies of x, of the output of `up`, and of that
   // after the gate.
@@ -102,9 +103,9 @@ struct Quantized {
   Source source() const { return {values, columns, scales, offsets, sums}; }
 
   int64_t features;
-  int64_t blocks;   // in a row; 0: rows have one scale each
-  int64_t columns;  // bytes in a row
-  uint8_t* values;  // [rows, columns], in blocks signed
+  int64_t blocks;   // blocks of a row; 0: rows have one scale each
+  int64_t columns;  // bytes of a row
+  uint8_t* values;  // [rows, columns], signed where rows have blocks
   float* scales;    // [rows], or [rows, blocks]
   float* offsets;   // [rows]
   int32_t* sums;    // [rows, 2 * blocks]

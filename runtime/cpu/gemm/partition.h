@@ -1,5 +1,5 @@
-// How the rows of a batch are divided among threads. This is arithmetic only, so it can be tested
-// without a product.
+// Division of a batch's rows among threads. This is arithmetic only, so it can be tested without a
+// product.
 #pragma once
 
 #include <algorithm>
@@ -74,7 +74,7 @@ class Partition {
   int64_t full_parts_ = 0;
 };
 
-// Which of `count` places a task takes, if the places are divided into streams of nearly equal
+// Returns the place of a task among `count`, if the places are divided into streams of nearly equal
 // length, and tasks in their order take the next place of one stream after another.
 inline int64_t place_in_stream(int64_t task, int64_t count, int64_t streams) {
   const int64_t stream = task % streams;

@@ -9,12 +9,13 @@ enum class Isa { kSse41, kAvx2, kAvx512, kNeon, kNeonDot, kNeonMatmul };
 
 struct CpuFeatures {
   Isa isa;
-  bool bfloat16 = false;  // whether layers can be computed in bfloat16
+  bool bfloat16 = false;  // layers can be computed in bfloat16
   bool amx = false;       // AMX-BF16 and AMX-INT8, if the system lets this process use them
   bool vnni = false;      // on x86-64: sums of int8 products in 32 bits, with no 16-bit step
 };
 
-/// On x86-64 as oneDNN sees this machine; the environment variable ONEDNN_MAX_CPU_ISA limits it.
+/// Returns the features of this processor. On x86-64 they are those that oneDNN sees; the
+/// environment variable ONEDNN_MAX_CPU_ISA limits them.
 CpuFeatures cpu_features();
 
 }  // namespace packhorse::cpu

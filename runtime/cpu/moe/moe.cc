@@ -16,7 +16,7 @@ namespace packhorse::cpu {
 namespace {
 
 constexpr int64_t kTaskRows = 32;
-constexpr int64_t kPieceColumns = 256;  // that are held as float32
+constexpr int64_t kPieceColumns = 256;  // columns that are held as float32
 
 using Piece = std::array<float, kPieceColumns>;
 

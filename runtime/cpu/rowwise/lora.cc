@@ -9,7 +9,7 @@
 namespace packhorse::cpu {
 namespace {
 
-// What one task computes: so many dot products, or so many columns of `out`.
+// Work of one task: so many dot products, or so many columns of `out`.
 constexpr int64_t kTaskRanks = 16;
 constexpr int64_t kTaskColumns = 1024;
 

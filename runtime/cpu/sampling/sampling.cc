@@ -65,7 +65,7 @@ Selected select(std::span<const uint32_t> keys, uint64_t target, Weight weight) 
   return selected;
 }
 
-// One row of logits.
+// A row of logits.
 class Row {
  public:
   Row(const SampleArgs& args, int64_t index, const Scratch& scratch, int worker)
@@ -180,7 +180,7 @@ class Row {
 
   // The first token with the largest key, where every token may come as it is.
   size_t most_likely() const {
-    // As signed numbers, of which this compiles to vector code.
+    // Keys as signed numbers, since this compiles to vector code.
     const auto key = [](float logit) {
       return static_cast<int32_t>(logit_key(logit) ^ 0x80000000u);
     };

@@ -57,8 +57,8 @@ class ReadAhead {
   alignas(64) std::atomic<int64_t> next_{0};  // sum over all streams
 };
 
-/// The order in which weights are read, learned from the last time. Of weights that fall on the
-/// same place of a table the last one is remembered.
+/// The order in which weights are read, learned from the last time. Where two weights fall on the
+/// same place of a table, the later one is remembered.
 class WeightOrder {
  public:
   /// Tells that this weight is read now; returns the one that was read after it last time.

@@ -22,8 +22,8 @@ namespace packhorse::cuda {
 /// term of at most 256 buckets and a max_distance of at most 1024.
 bool attention_sm90_supported(const AttentionArgs& args);
 
-/// There are Hopper kernels with e4m3 results for heads of up to so many columns, a multiple of 16,
-/// and all terms but disentangled ones.
+/// Most columns of a head for which there are Hopper kernels with e4m3 results: a multiple of 16,
+/// with all terms but disentangled ones.
 inline constexpr int kMostFloat8HeadDim = 64;
 
 /// The factor of results in e4m3, or 0 for results in the dtype of q.
@@ -45,5 +45,13 @@ struct AttentionLaunch {
 /// slower and gives the same bits. Throws RuntimeError.
 void launch_attention_sm90(const AttentionArgs& args, int32_t* next_tile,
                            const KernelStream& stream);
+
+/// Settings of a launch besides its arguments.
+struct AttentionLaunch {
+  int32_t* next_tile = nullptr;  // of launch_attention_sm90
+  int sm_count = 0;
+  /// Sequences of up to so many queries and keys are left alone.
+  int32_t short_tokens = 0;
+};
 
 }  // namespace packhorse::cuda

@@ -22,8 +22,8 @@ inline constexpr int kDisentangledSm90HeadDim = 64;
 /// The widest heads, in columns, of sequences that single warps compute on Hopper.
 inline constexpr int kWarpHeadDim = 128;
 
-/// Whether a sequence goes to the warps, in a layer that they take. It looks at the sequence's own
-/// lengths alone: its bits must not depend on the rest of the batch.
+/// Tells whether the warp kernel computes a sequence, in a layer whose heads it takes. Only the
+/// sequence's own lengths decide, because its bits must not depend on the rest of the batch.
 constexpr bool computed_by_warps(int32_t q_length, int32_t k_length) {
   return q_length <= kWarpTokens && k_length <= kWarpTokens;
 }

@@ -37,7 +37,7 @@ template <class T, int D>
 void launch_tensor_cores(const CcaArgs& args, bool wgmma, const KernelStream& stream) {
   const int heads = args.num_heads + args.num_kv_heads;
   using Skinny = SkinnyTile<T, D>;
-  // All kernels give the same bits.
+  // Chooses a kernel by the size of the batch; all of them give the same bits.
   if (args.batch.num_tokens <= Skinny::kTiles * Skinny::kRows) {
     auto* kernel = cca_skinny_kernel<T, D>;
     constexpr size_t kBytes = sizeof(typename Skinny::Shared);

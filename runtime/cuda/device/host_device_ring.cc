@@ -29,7 +29,7 @@ class CudaHostDeviceRing final : public HostDeviceRing {
 
   void* acquire() override {
     Slot& next = this->next();
-    if (next.used) {  // by a round that was forgotten
+    if (next.used) {  // its last round was forgotten, and may still run
       const DeviceGuard guard(device_);
       CUDA_CHECK(cudaStreamSynchronize(stream_));
       next.used = false;

@@ -50,7 +50,7 @@ CudaMemory::CudaMemory(int device, size_t bytes) {
 }
 
 CudaMemory::~CudaMemory() {
-  if (data_ != nullptr) cudaFree(data_);  // it finds the pointer's device by itself
+  if (data_ != nullptr) cudaFree(data_);  // cudaFree finds the pointer's device by itself
 }
 
 PinnedMemory::PinnedMemory(size_t bytes) : bytes_(bytes) {

@@ -97,7 +97,7 @@ class DownloadBuffer {
   };
   PinnedMemory memory_{kBytes};
   size_t used_ = 0;
-  bool straight_ = false;  // whether the stream may still write to a caller's memory
+  bool straight_ = false;  // the stream may still write to a caller's memory
   std::vector<Pending> pending_;
 };
 

@@ -29,13 +29,13 @@ struct GemmPool {
   int32_t columns = 0;  // columns that are wanted: the first ones, at most n
 };
 
-/// What a product of e4m3 matrices needs besides: the scales of its operands, and that of its
-/// result if it is e4m3, too.
+/// Scales of a product of e4m3 matrices: those of its operands, and that of its result where it is
+/// e4m3, too.
 struct GemmFloat8 {
   const float* column_scales = nullptr;  // [n] of the weight's rows; null: 16-bit operands
   const float* row_scales = nullptr;     // [rows] of a; null: `a_scale` is that of all rows
   float a_scale = 0;
-  float out_factor = 0;  // not 0: `out` is e4m3 of the result times this
+  float out_factor = 0;  // not 0: `out` is e4m3, the result times this
   explicit operator bool() const { return column_scales != nullptr; }
 };
 
@@ -59,8 +59,8 @@ inline size_t float8_scales_offset(int64_t in_features, int64_t out_features) {
 /// alone, since every tile sums over k in order, 16 elements at a time; with several `parts`, in
 /// split_k.h, which are added in ascending order. The portable kernels have one part.
 ///
-/// With `groups`, the weight is packed as w4a16_layout.h says, in place of [n, k], all else is
-/// float16, and the sum over k is formed as W4a16Split says (gemm_w4a16.h).
+/// With `groups`, the weight is packed as gemm/w4a16/layout.h says, in place of [n, k], all else is
+/// float16, and the sum over k is formed as W4a16Split says (gemm/w4a16/layout.h).
 ///
 /// With `float8`, a and weight are e4m3, the sum is multiplied by both scales before the bias is
 /// added, `dtype` is that of residual and out, and k, and n of an e4m3 result, are multiples of 16.
@@ -88,7 +88,7 @@ struct GemmParams {
   GemmRotation rotation;
   GemmPool pool;
   int32_t sm_count = 0;
-  int32_t parts = 1;  // of the sum over k (split_k); 1 with float8, groups and pooling
+  int32_t parts = 1;  // parts of the sum over k (gemm/split_k.h); 1 with float8, groups and pooling
   GemmFloat8 float8;
   WeightGroups groups;
 };

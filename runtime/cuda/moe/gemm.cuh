@@ -53,9 +53,9 @@ struct ExpertGemm {
   /// A tile of the output.
   struct Tile {
     int expert;
-    int first;   // of its rows in `order`
-    int rows;    // that exist
-    int column;  // the first
+    int first;   // first of its rows in `order`
+    int rows;    // rows that exist
+    int column;  // first column
   };
 
   __device__ static int vector_row(int i) {

@@ -11,7 +11,7 @@ namespace packhorse::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kTokens = kThreads / 32;  // of a block: each warp works on one
+constexpr int kTokens = kThreads / 32;  // tokens of a block: one for each warp
 
 /// The token of this warp, and the row of the pages, as a matrix, of its first head; false where
 /// there is no such token. The row of the next head is kPageTokens further.

@@ -13,7 +13,7 @@
 namespace packhorse::cuda {
 namespace {
 
-// How many blocks of a large batch the registers of an SM must have room for.
+// Blocks of a large batch that the registers of an SM must have room for.
 template <int kThreads, int kVectors>
 constexpr int kResidentBlocks = kThreads == 512 ? 1 : std::array{8, 6, 4, 3}[kVectors - 1];
 
@@ -98,7 +98,7 @@ __device__ void prefetch_weight(const NormWeight& weight, int columns) {
   }
 }
 
-// For small batches. A group of threads has one token, and all loads that do not depend on each
+// Embeds small batches. A group of threads has one token, and all loads that do not depend on each
 // other are issued at once.
 template <class T, int kThreads, int kVectors>
 __global__ void __launch_bounds__(kBlockThreads<kThreads>)

@@ -9,7 +9,7 @@ namespace packhorse::cuda {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kRows = 4;  // of a thread
+constexpr int kRows = 4;  // rows of a thread
 
 __global__ void __launch_bounds__(kThreads)
     order_columns_kernel(const __grid_constant__ TensorView x, const int32_t* order,

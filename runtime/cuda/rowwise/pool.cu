@@ -123,8 +123,8 @@ __global__ void __launch_bounds__(kThreads) pool_kernel(const __grid_constant__ 
   out[out_column] = Element<Out>::from(total);
 }
 
-// In place. A block has one pooled row. Each thread keeps its first kVectors vectors in registers
-// and reads the rest a second time.
+// Scales rows to unit length, in place. A block has one pooled row. Each thread keeps its first
+// kVectors vectors in registers and reads the rest a second time.
 template <class Out, int kRowThreads, int kVectors>
 __global__ void __launch_bounds__(kRowThreads)
     unit_length_kernel(const __grid_constant__ PoolArgs args) {

@@ -77,8 +77,8 @@ struct WeightInMemory {
   }
 };
 
-/// The same, read ahead: for rows where one more wait for memory would count, and for groups that
-/// go through many rows.
+/// gamma and beta of the columns that a thread holds, loaded ahead of the rows: for rows where one
+/// more wait for memory would count, and for groups that go through many rows.
 template <class RowType, int kVectors>
 struct WeightInRegisters {
   float gamma[kVectors][kVectorSize];

@@ -8,7 +8,7 @@
 
 namespace packhorse::cuda {
 
-/// How many rows have their logits in memory at one time: few enough that the logits stay in the L2
+/// Rows that have their logits in memory at one time: few enough that the logits stay in the L2
 /// cache or near it, and enough to fill the device. This number does not change any result: neither
 /// a row's logits nor a maximum depends on it, and sums are formed in the order of the rows.
 inline constexpr int64_t kSparsePoolRows = 512;

@@ -1,4 +1,5 @@
-// What a step of generation begins with on CUDA. Arguments are checked by Ops.
+// Completes the inputs of a step of generation on CUDA (BeginStepArgs). Arguments are checked by
+// Ops.
 #pragma once
 
 #include "cuda/device/stream.h"

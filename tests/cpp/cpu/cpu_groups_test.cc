@@ -110,7 +110,7 @@ TEST(cpu_groups_match_float64) {
   }
 }
 
-// What the int8 blocks of x cost.
+// Bounds the error that the int8 blocks of x cost.
 TEST(cpu_groups_are_near_products_of_floats) {
   const auto ops = make(1);
   for (const WeightGroups& groups : kForms) {

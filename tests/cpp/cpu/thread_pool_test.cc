@@ -96,7 +96,7 @@ TEST(a_long_loop_lets_others_go_on) {
   std::atomic<bool> other_done = false;
   std::atomic<int> calls = 0;
   std::thread other;
-  constexpr int kIndices = 20000;  // of 1 ms each, until the other caller is done
+  constexpr int kIndices = 20000;  // calls of 1 ms each, until the other caller is done
   pool->parallel_for(kIndices, [&](int64_t index, int) {
     if (index == 0) {
       other = std::thread([&] {

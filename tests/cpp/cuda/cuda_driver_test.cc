@@ -1,5 +1,5 @@
-// What a machine says that has no driver, one that is too old, no device, or one that is too old:
-// a fake of the CUDA runtime answers in its place.
+// Tests the messages for machines that have no driver, too old a driver, no device, or too old a
+// device: a fake of the CUDA runtime answers in its place.
 #include <cuda_runtime_api.h>
 
 #include <cstring>

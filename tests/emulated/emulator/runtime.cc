@@ -1,4 +1,5 @@
-// What kernels' launchers call of CUDA's runtime and driver, for one emulated device like an H100.
+// The functions of CUDA's runtime and driver that launchers of kernels call, for one emulated
+// device like an H100.
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <sys/mman.h>
@@ -100,7 +101,7 @@ Memory::Memory(size_t bytes) : bytes_((bytes + 15) / 16 * 16) {
   char* const begin = static_cast<char*>(base_) + kGuard;
   mprotect(begin, held, PROT_READ | PROT_WRITE);
   std::memset(begin, 0xff, held);
-  // It ends where the pages do, if that keeps it aligned as a device's memory would be.
+  // Memory ends where its pages do, if that keeps it aligned as a device's memory would be.
   data_ = begin + (held - bytes_) / 256 * 256;
 }
 

@@ -51,7 +51,7 @@ def test_earlier_folders_load(name: str) -> None:
 
 
 def test_earlier_quantised_folders_load() -> None:
-    """The same model as 1-encoder, whose weights were rounded to 8 bits when it was converted."""
+    """The model is 1-encoder, its weights rounded to 8 bits when it was converted."""
     _, hidden = expected("1-encoder")
     session = load(FORMATS / "1-int8")
     assert session.dtype == "int8"

@@ -12,7 +12,7 @@ from packhorse_weights import CheckpointError, resolve_model
 
 
 def test_settings_that_the_config_leaves_out(tmp_path: Path) -> None:
-    """As the classes of transformers have them."""
+    """Values are the defaults of the classes of transformers."""
     for name, field, found in (
         ("albert", "hidden_act", lambda spec: spec["ffn"]["activation"] == "gelu_tanh"),
         (

@@ -93,7 +93,8 @@ def test_odd_shapes(
     hidden = reference_encoder.encoder(spec, seen, ids, cu_seqlens)
     check_hidden(result.hidden, hidden, precision)
 
-    # Of what the session itself computed, so that only the heads are compared.
+    # Expected values come from the session's own hidden states, so that only the heads are
+    # compared.
     embedding = reference.pool(result.hidden, cu_seqlens, "mean", normalize=True)
     np.testing.assert_allclose(result.embedding, embedding, rtol=1e-5, atol=1e-5)
     pooled = reference_encoder.pooler(seen, result.hidden, cu_seqlens)

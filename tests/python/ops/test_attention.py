@@ -17,7 +17,7 @@ Random = np.random.Generator
 
 @pytest.fixture(scope="module")
 def head_dim_multiple(device: str) -> int:
-    """What head sizes must be a multiple of on this device, by its own words."""
+    """The number that head sizes must be a multiple of on this device, by its own error message."""
     try:
         one = np.ones((1, 1))
         ops.attention(one, one, one, [0, 1], num_heads=1, device=device)
@@ -117,7 +117,7 @@ def test_queries_over_cached_keys(
 
 def test_queries_without_keys_give_zeros(precision: Precision, device: str, rng: Random) -> None:
     check(precision, device, rng, [3, 2, 1], [0, 5, 0])
-    # With more queries than keys, the first ones stand before every key.
+    # Queries are more than keys: the first ones stand before every key.
     check(precision, device, rng, [6, 70], [4, 3], causal=True)
     check(precision, device, rng, [40], [40], window=(-1, -1), scale=0.0)
 

@@ -54,7 +54,7 @@ def test_gemm_activations(on: Any, precision: Precision, rng: Random, activation
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_activations_far_out(on: Any, precision: Precision, activation: str) -> None:
-    """Where exp and erf saturate: no NaN, no Inf but the value itself."""
+    """Activations have no NaN where exp and erf saturate, and no Inf but for the value itself."""
     x = precision.round(
         [[-1e38], [-1e20], [-200], [-30], [-1e-30], [0], [30], [200], [1e20], [1e38]]
     )

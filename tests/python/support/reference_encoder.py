@@ -1,4 +1,4 @@
-"""What a whole encoder should give, by its spec: NumPy in float64, written for reading."""
+"""Expected results of a whole encoder, by its spec: NumPy in float64, written for reading."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _compressed(
 def _mixture(
     spec: Mapping[str, Any], tensors: Mapping[str, Array], block: str, y: Array, state: Any
 ) -> tuple[Array, Array]:
-    """What the chosen experts give, and the router's state."""
+    """Output of the chosen experts, and the router's state."""
 
     def dense(name: str, x: Array, activation: str = "none") -> Array:
         weight, bias = (tensors.get(f"{block}.router.{name}.{part}") for part in ("weight", "bias"))
@@ -133,14 +133,14 @@ def _convolution(
 
 
 class Exact:
-    """What is computed at the places of an encoder where a runtime may round: nothing is."""
+    """Computations of an encoder where a runtime may round its results: here nothing is rounded."""
 
     def dense(self, name: str, x: Array, weight: Array, bias: Any, activation: str) -> Array:
         """A dense layer, by the name of its tensors."""
         return reference.linear(x, weight, bias, activation)
 
     def residual(self, x: Array) -> Array:
-        """What is kept between layers: the residual stream, and the outputs of norms."""
+        """Values kept between layers: the residual stream, and the outputs of norms."""
         return x
 
     def attention(
@@ -153,7 +153,7 @@ class Exact:
         kv_heads: int,
         **options: Any,
     ) -> Array:
-        """Of queries and keys that have their positions."""
+        """Attention of queries and keys that have their positions."""
         return reference.attention(q, k, v, cu_seqlens, cu_seqlens, heads, kv_heads, **options)
 
 
@@ -226,7 +226,7 @@ def encoder(
     if spec.get("residual_scales"):
         x = (x + tensors["embeddings.shift"]) * tensors["embeddings.scale"]
     entered = x
-    state: Any = None  # of routers
+    state: Any = None  # passed from one router to the next
     options: dict[str, Any] = {"causal": attention["mask"] == "causal"}
     if "scale" in attention:
         options["scale"] = attention["scale"]

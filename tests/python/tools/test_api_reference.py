@@ -29,7 +29,7 @@ def test_a_missing_docstring_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_every_public_name_appears(tmp_path: Path) -> None:
     pytest.importorskip("pdoc")
-    # In a process of its own: annotations are changed for the pages.
+    # A process of its own: annotations are changed for the pages.
     subprocess.run([sys.executable, api_reference.__file__, tmp_path], check=True)
     assert (tmp_path / "index.html").is_file()
     for name in api_reference.MODULES:

@@ -128,3 +128,57 @@ def test_planted(tree: Path, file: str, line: str, message: str) -> None:
     assert said.startswith(f"{file}:{len(before) + 1}: ")
     assert message in said
     assert len(said.splitlines()) == 1
+
+
+def write_modules(root: Path, sources: dict[str, str]) -> None:
+    for name, source in sources.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(source)
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "message"),
+    [
+        ("pyruntime/packhorse/ops/new.py", "from packhorse.text.model import x", "packhorse.ops"),
+        ("pyruntime/packhorse/_native/new.py", "import packhorse.session", "packhorse._native"),
+        ("pyruntime/packhorse/text/new.py", "from packhorse import serve", "packhorse.text"),
+        ("pyruntime/packhorse/text/new.py", "def f():\n    import packhorse.cli", "packhorse.text"),
+        ("pyruntime/packhorse/serve/http/new.py", "import packhorse.text", "packhorse.serve.http"),
+        (
+            "weights_tools/packhorse_weights/new.py",
+            "from packhorse.names import Dtype",
+            "packhorse_weights.top",
+        ),
+        (
+            "weights_tools/packhorse_weights/formats/gguf/new.py",
+            "from packhorse_weights import hub",
+            "packhorse_weights.formats",
+        ),
+    ],
+)
+def test_planted_import(tmp_path: Path, file: str, line: str, message: str) -> None:
+    rooms = ("pyruntime/packhorse/serve", "weights_tools/packhorse_weights/hub")
+    write_modules(tmp_path, {f"{room}/__init__.py": "" for room in rooms} | {file: f"{line}\n"})
+    code, said = check(tmp_path)
+    assert code == 1
+    assert said.startswith(f"{file}:{len(line.splitlines())}: {message} must not import packhorse")
+    assert len(said.splitlines()) == 1
+
+
+@pytest.mark.parametrize("how", ["{}", "def f():\n    {}", "if TYPE_CHECKING:\n    {}"])
+def test_planted_circle(tmp_path: Path, how: str) -> None:
+    top = "pyruntime/packhorse"
+    sources = {
+        f"{top}/a.py": "from packhorse.b import x",
+        f"{top}/b.py": "from packhorse import c",
+        f"{top}/c.py": how.format("import packhorse.a"),
+        f"{top}/d.py": "import packhorse.a",
+    }
+    write_modules(tmp_path, sources)
+    code, said = check(tmp_path)
+    if "TYPE_CHECKING" in how:
+        assert (code, said) == (0, "")
+    else:
+        names = "packhorse.a, packhorse.b, packhorse.c"
+        assert (code, said) == (1, f"{top}/a.py:1: imports in a circle: {names}\n")

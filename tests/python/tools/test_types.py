@@ -1,4 +1,4 @@
-"""What mypy finds in a user's file: nothing in typed/good.py, every mistake of typed/bad.py."""
+"""Findings of mypy in a user's file: nothing in typed/good.py, every mistake of typed/bad.py."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def write_snippets(folder: Path) -> list[str]:
 
 
 def test_mypy_finds_every_mistake(pytestconfig: pytest.Config, tmp_path: Path) -> None:
-    """And none in the snippets of the documents, as a user would copy them."""
+    """The snippets of the documents have no mistake, as a user would copy them."""
     pytest.importorskip("mypy")
     # Installed packages are found by themselves, sources are not.
     places = {Path(module.__file__).parents[1] for module in (packhorse, packhorse_weights)}

@@ -33,7 +33,7 @@ _LAYERS = (
     "ffn.down",
     *STACKS,
 )
-# What changes more than the product of a dense layer.
+# Fields for changes beyond the product of a dense layer.
 _REFUSED = (
     "use_dora",
     "use_qalora",

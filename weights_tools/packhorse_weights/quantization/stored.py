@@ -20,11 +20,11 @@ from packhorse_weights.quantization.grouped import (
 )
 from packhorse_weights.tensor import LazyTensor, Tensor
 
-# What `dtype` is called that keeps them.
+# Value of the argument `dtype` that keeps the quantised weights of a file as they are.
 STORED = "stored"
 DECODER = "lm.decoder"
 TABLE = "embeddings.word"
-# What stands for `.weight` in the name of the order of a matrix's input features.
+# Ending, in place of `.weight`, of the name of the order of a matrix's input features.
 INPUT_ORDER = ".input_order"
 # The heads of a layer's output are padded to a multiple of this in the runtime, which groups of
 # input features cannot be.
@@ -51,7 +51,7 @@ def _sets(spec: Spec) -> list[tuple[str, ...]]:
 
 
 def _take_one_input(layers: Mapping[str, GroupedTensor]) -> bool:
-    """Whether the layers of a set that one product computes have one order of input features. The
+    """True if the layers of a set that one product computes have one order of input features. The
     down projection has an input of its own."""
     orders = [matrix.input_order for name, matrix in layers.items() if not name.endswith(".down")]
     return all(
@@ -72,7 +72,7 @@ def _find(spec: Spec, tensors: Mapping[str, Tensor]) -> dict[str, tuple[str, Gro
         for part in STACKS.get(layer, (layer,)):
             found[f"layers.{number}.{part}"] = (name, matrix)
     kept: dict[str, tuple[str, GroupedTensor]] = {}
-    numbers = {name.split(".")[1]: None for name in found}  # in their order
+    numbers = {name.split(".")[1]: None for name in found}  # numbers of layers, in order
     for number in numbers:
         for members in _sets(spec):
             names = [f"layers.{number}.{member}" for member in members]

@@ -9,7 +9,7 @@ from packhorse.serve.http.checks import Fields
 from packhorse.serve.http.errors import ServeError
 
 _ANY_OBJECT = {"type": "object"}
-_TYPES = ("text", "json_object", "json_schema")  # of response_format
+_TYPES = ("text", "json_object", "json_schema")  # values of response_format.type
 _MOST_CHOICES = 10_000
 # Field -> the option that it is.
 _FIELDS = {

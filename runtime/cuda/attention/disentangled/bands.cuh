@@ -1,6 +1,6 @@
-// What the two kernels of disentangled attention share: their parameters, the copies of the tables'
-// rows that a tile needs (its bands, see attention/disentangled/kernel.cuh), and the addition of
-// staged terms to scores.
+// Common parts of the two kernels of disentangled attention: their parameters, the copies of the
+// tables' rows that a tile needs (its bands, see attention/disentangled/kernel.cuh), and the
+// addition of staged terms to scores.
 #pragma once
 
 #include <limits>

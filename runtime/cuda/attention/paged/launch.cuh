@@ -1,4 +1,4 @@
-// How the kernels of attention over pages are launched, whatever the pages are of.
+// Launches of the kernels of attention over pages, whatever the dtype of the pages.
 #pragma once
 
 #include <algorithm>
@@ -49,7 +49,8 @@ inline int64_t most_rows(const AttentionArgs& args) {
 /// Rows of a slab of the kernel for few rows.
 inline int slab_rows(const AttentionArgs& args) { return most_rows(args) <= 8 ? 8 : 16; }
 
-/// A kernel that needs more than `most`, what blocks of the device may have, is not launched there.
+/// Raises a kernel's shared memory limit. One that needs more than `most`, what blocks of the
+/// device may have, is never launched there.
 template <class Kernel>
 void allow_shared_memory(Kernel* kernel, size_t bytes, size_t most) {
   if (bytes > most) return;
@@ -57,7 +58,8 @@ void allow_shared_memory(Kernel* kernel, size_t bytes, size_t most) {
                                   static_cast<int>(bytes)));
 }
 
-/// Of the kernels of one kind of pages: `Prefill` for rows of many queries, `Few` for few.
+/// Raises the shared memory limits of the kernels for pages of one dtype: `Prefill` for many query
+/// rows, `Decode` for few.
 template <template <class, int> class Prefill, template <class, int, int> class Decode>
 void allow_pages_shared_memory(size_t most) {
   for_all_pages([&]<class T, int kDim>() {
@@ -103,7 +105,7 @@ void launch_paged_decode(const PagedKernelParams& common, const KernelStream& st
     params.key_map = map(args.pages.keys.data);
     params.value_map = map(args.pages.values.data);
   }
-  // As many blocks as fit the device at once, which share the work.
+  // Launches as many blocks as fit the device at once, which share the work.
   const int64_t work = paged_slots(args, Traits::kRows) * args.num_kv_heads *
                        (params.entries > 0 ? chunk_count(args.pages.max_kv_len, args.head_dim) : 1);
   launch_kernel(

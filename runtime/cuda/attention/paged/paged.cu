@@ -7,8 +7,8 @@
 namespace packhorse::cuda {
 namespace {
 
-// What rows of split chunks may take in memory. Sequences beyond that are not split: there are then
-// so many rows, or so long sequences, that blocks without a split fill the device.
+// Most workspace for rows of split chunks. A batch that would need more is not split: it has so
+// many rows, or so long sequences, that blocks fill the device without a split.
 constexpr size_t kSplitBytes = size_t{64} << 20;
 
 size_t entry_bytes(int64_t head_dim) {

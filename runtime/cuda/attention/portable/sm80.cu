@@ -19,7 +19,7 @@ constexpr int64_t kScoresCap = int64_t{256} << 20;  // bytes of scores in memory
 // The widest head for which registers hold 32 queries per warp.
 constexpr int kTwoGroupsHeadDim = 64;
 constexpr int kTwoGroupsKeys = 512;          // up to this length 64 queries per block are better
-constexpr int kBlocksPerMultiprocessor = 4;  // in the grids of the grouped kernels
+constexpr int kBlocksPerMultiprocessor = 4;  // blocks in the grids of the grouped kernels
 
 /// Calls launch.operator()<T, kDim>() with the smallest kDim that holds head_dim columns.
 template <class Launch>

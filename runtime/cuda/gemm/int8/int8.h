@@ -17,9 +17,9 @@
 
 namespace packhorse::cuda {
 
-/// Where the parts of a packed weight begin, in bytes: the integers [out_features,
-/// padded_int8(in_features)], whose padding is zeros; the scales of the rows; and what an offset of
-/// the input is multiplied by, scale * sum of the row's integers.
+/// Layout of a packed weight, offsets in bytes: the integers [out_features,
+/// padded_int8(in_features)], whose padding is zeros; the scales of the rows; and the factors of an
+/// input's offset, scale * sum of the row's integers.
 struct Int8Layout {
   constexpr Int8Layout(int64_t in_features, int64_t out_features)
       : columns(padded_int8(in_features)),

@@ -8,10 +8,10 @@
 
 namespace packhorse::cuda {
 
-/// A map of a weight whose rows alternate between kGateBlock of a gate and kGateBlock that it
-/// gates. A box has, for each kGateBlock columns of the output, eight rows of the gate, the eight
-/// that these gate, and the other eight of both: so both operands of a gate are in the registers of
-/// one lane.
+/// Returns a map of a weight whose rows alternate between kGateBlock of a gate and kGateBlock that
+/// it gates. A box has, for each kGateBlock columns of the output, eight rows of the gate, the
+/// eight that these gate, and the other eight of both: so both operands of a gate are in the
+/// registers of one lane.
 inline CUtensorMap gated_tensor_map(const GemmParams& p, int features) {
   const auto k = static_cast<cuuint64_t>(p.k);
   const cuuint64_t row = k * 2;
@@ -26,7 +26,7 @@ void launch_gemm_skinny_kernel(const GemmParams& p, const GemmSkinnyTile& tile,
                                const KernelStream& stream) {
   GemmSkinnyArgs args{};
   args.tile = tile;
-  // Boxes of all parts by one copy.
+  // Maps whose boxes have all parts, for one copy.
   const auto at_once = [&](const void* data, int32_t rows, int64_t stride, int32_t box_rows) {
     return split_k_tensor_map(data, p.dtype, rows, p.k, stride, tile.parts,
                               {box_rows, tile.boxes, tile.parts});

@@ -31,8 +31,8 @@ struct Consumer {
   static constexpr int kColumns = Traits::kColumns;
   static constexpr int kStripe = Traits::kStripe;
   static constexpr int kBoxes = Traits::kBlocks * Traits::kStripes;
-  // Whether the bias is held in registers during the main loop: where the accumulators leave room,
-  // of which sums in parts have two sets.
+  // True where the bias is held in registers during the main loop: the accumulators leave room for
+  // it. Sums in parts have two sets of accumulators.
   static constexpr bool kBiasEarly =
       !Traits::kPooled && !Traits::kFloat8 &&
       Traits::kRows * kColumns / 128 + kColumns / 4 <= (Traits::kSplitK ? 64 : 200);
@@ -232,7 +232,7 @@ struct Consumer {
     }
   }
 
-  /// The same for sums of e4m3 products, to which scales are applied first.
+  /// Finishes sums of e4m3 products as `finish` does, after their scales have been applied.
   template <class Accumulators>
   __device__ void finish_float8(const Accumulators& acc, const Tile& tile) {
     const auto apply = [&](auto function) { finish_scaled(acc, tile, function); };

@@ -1,4 +1,4 @@
-// What Hopper GEMMs do to a tile before it is rounded: bias and activation, the gate of a
+// Epilogue of Hopper GEMMs, before results are rounded: bias and activation, the gate of a
 // feed-forward block, and the rotation of heads.
 //
 // They work on pieces of 16 rows by 16 columns, of which a lane has eight values: value i lies in

@@ -1,4 +1,4 @@
-// The closed list of Hopper GEMM kernels of one dtype and epilogue. The files gemm_sm90_*.cu
+// The closed list of Hopper GEMM kernels of one dtype and epilogue. The .cu files beside it
 // instantiate it, one per dtype and epilogue, so that they compile side by side.
 #pragma once
 
@@ -47,7 +47,7 @@ void launch_gemm_tile(const GemmParams& p, const GemmConfig& config, const Kerne
   throw RuntimeError(concat("this build has no GEMM kernel with tile ", cost.m, "x", cost.n));
 }
 
-/// Likewise of the kernels that form sums in parts, in whose stages no part ends before the stage.
+/// Launches the kernel of a tile that forms sums in parts, whose stages never hold two parts.
 template <class Element, GemmEpilogue epilogue>
 void launch_gemm_split_k_tile(const GemmParams& p, const GemmConfig& config,
                               const KernelStream& stream) {

@@ -1,4 +1,5 @@
-// The host side of the products of gemm_splitk_cluster.h: their tensor maps and their launch.
+// The host side of the products of gemm/splitk/splitk_cluster.h: their tensor maps and their
+// launch.
 #pragma once
 
 #include "cuda/common/tensor_map_blocks.h"

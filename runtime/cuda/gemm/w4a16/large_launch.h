@@ -1,6 +1,5 @@
-// The host side of the product of many rows with weights in groups: its tensor maps, its tile
-// and its launch. The files gemm_w4a16_many_*.cu instantiate the kernels, one for each number of
-// bits.
+// The host side of the product of many rows with weights in groups: its tensor maps, its tile and
+// its launch. The files large_4bit.cu and large_8bit.cu instantiate the kernels.
 #pragma once
 
 #include "core/format.h"
@@ -32,9 +31,9 @@ void launch_gemm_w4a16_many_kernel(const GemmParams& p, const KernelStream& stre
                 static_cast<size_t>(bytes), stream, args);
 }
 
-/// Whether tiles of 64 rows are expected to take less time than those of 128, by the number of
-/// rounds in which multiprocessors have a tile each. One of 64 rows takes about three fifths of the
-/// time: its weight is unpacked for half as many rows.
+/// Returns whether tiles of 64 rows are expected to take less time than those of 128, by the number
+/// of rounds in which multiprocessors have a tile each. One of 64 rows takes about three fifths of
+/// the time: its weight is unpacked for half as many rows.
 inline bool takes_small_tiles(const GemmParams& p) {
   const auto rounds = [&](int rows) {
     const int64_t tiles = int64_t{ceil_div(p.rows, rows)} * ceil_div(p.n, 128);

@@ -1,6 +1,6 @@
 // The host side of the product of few rows with weights in groups: its tensor maps, its tile and
-// its launch. The files gemm_w4a16_skinny_*.cu instantiate the kernels, one for each number of
-// bits, so that they compile side by side.
+// its launch. The files skinny_4bit.cu and skinny_8bit.cu instantiate the kernels, one for each
+// number of bits, so that they compile side by side.
 #pragma once
 
 #include "core/format.h"

@@ -1,4 +1,4 @@
-"""What a user's file may say: mypy --strict finds nothing here. Never run, only type-checked."""
+"""A user's file in which mypy --strict finds nothing. Never run, only type-checked."""
 
 from pathlib import Path
 from typing import Any

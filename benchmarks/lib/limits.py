@@ -54,7 +54,7 @@ def _torch_products(dtype: str, k: int, n: int) -> list[Callable[[], Any]]:
 def _torch_rate(dtype: str, k: int, n: int) -> float:
     """The FLOP/s of PyTorch's fastest product, or 0 if it has none."""
     best = float("inf")
-    # Of these, only mm is a public interface of PyTorch; the others may be removed.
+    # Only mm is a public interface of PyTorch; the others may be missing in a later version.
     with contextlib.suppress(ImportError, AttributeError, NotImplementedError, RuntimeError):
         import torch
 

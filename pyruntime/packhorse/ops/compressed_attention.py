@@ -12,12 +12,12 @@ from packhorse.ops.call import FloatArray, as_float32, head_columns, shared_oper
 from packhorse.ops.kv_cache import PAGE_TOKENS, as_table
 from packhorse.packing import Int32Array, as_int32, own_int32
 
-_MULTIPLE = 16  # of columns that a head has in memory
+_MULTIPLE = 16  # columns of a head in memory are a multiple of this
 
 
 @dataclass
 class LatentState:
-    """What `cca` keeps of the tokens of each sequence, for the tokens after them.
+    """State that `cca` keeps of the tokens of each sequence, for the tokens after them.
 
     rows float32 [num_pages, slots, state columns]: see `empty`. table int [B, pages], kv_lens int
     [B], as for `paged_attention`.
@@ -117,7 +117,7 @@ def cca(
     value_place = place[columns:] - mixed_heads * stored
 
     def spread(array: FloatArray, at: Any = place) -> FloatArray:
-        """Its columns, those of so many heads, as they lie in memory."""
+        """Spreads the columns of an array, those of so many heads, as they lie in memory."""
         count = array.shape[-1]
         result = np.zeros((*array.shape[:-1], count // head_dim * stored), np.float32)
         result[..., at[:count]] = array
