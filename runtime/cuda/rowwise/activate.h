@@ -1,8 +1,7 @@
 // Activations of rows, with the gates of feed-forward blocks whose GEMM does not apply them.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
+#include "cuda/device/stream.h"
 #include "ops/args/rowwise.h"
 
 namespace packhorse::cuda {
