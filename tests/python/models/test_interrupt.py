@@ -127,8 +127,8 @@ def watch_runs(
 def test_ctrl_c_ends_the_wait_for_a_run_of_another_thread(
     deep: Session, ctrl_c: Callable[[], None], untouched: FloatArray
 ) -> None:
-    batch = [LONG[0][:128]]
-    theirs = np.full((128, 48), np.nan, np.float32)
+    batch = [LONG[0]]
+    theirs = np.full((256, 48), np.nan, np.float32)
     worker = threading.Thread(target=deep.run, args=(batch,), kwargs={"out": {"hidden": theirs}})
     before = time.process_time()
     worker.start()
@@ -177,8 +177,8 @@ def test_a_run_goes_on_after_a_handler_that_returns(
             found["error"] = str(error)
 
     alarm(handler)
-    batch = [LONG[0][:64]]
-    result = deep.run(batch, out={"hidden": untouched[:64]})
+    batch = [LONG[0][:128]]
+    result = deep.run(batch, out={"hidden": untouched[:128]})
     assert found["was running"]
     assert "signal handler" in found["error"]
     np.testing.assert_array_equal(found["other"], expected)
