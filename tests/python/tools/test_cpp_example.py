@@ -25,15 +25,12 @@ def run(*command: str | Path) -> str:
     return result.stdout
 
 
-def build(source: Path, folder: Path, *prefixes: str) -> Path:
+def build(source: Path, folder: Path, prefix: str = "", *options: str) -> Path:
     """Builds an example in `folder`, as a user would."""
     if shutil.which("cmake") is None:
         pytest.skip("needs cmake")
-    prefix = ";".join([str(Path(packhorse.__file__).parent), *prefixes])
-    run(
-        *("cmake", "-S", source, "-B", folder, f"-DCMAKE_PREFIX_PATH={prefix}"),
-        f"-DPython_EXECUTABLE={sys.executable}",
-    )
+    prefixes = f"-DCMAKE_PREFIX_PATH={Path(packhorse.__file__).parent};{prefix}"
+    run("cmake", "-S", source, "-B", folder, prefixes, *options)
     run("cmake", "--build", folder)
     return folder
 
@@ -49,7 +46,8 @@ def embedder(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The extension module of `pybind11_module`."""
     pybind11 = pytest.importorskip("pybind11")
     folder = tmp_path_factory.mktemp("pybind11")
-    build(EXAMPLE / "pybind11_module", folder, pybind11.get_cmake_dir())
+    python = f"-DPython_EXECUTABLE={sys.executable}"
+    build(EXAMPLE / "pybind11_module", folder, pybind11.get_cmake_dir(), python)
     spec = importlib.util.spec_from_file_location("embedder", next(folder.glob("embedder*.so")))
     assert spec is not None
     assert spec.loader is not None
