@@ -2,7 +2,7 @@
 Every result is compared, bit by bit, with that of the same sequence alone, and the memory of the
 process is watched, on a GPU also what it has of the device's.
 
-    python tests/soak.py [--minutes 30] [--device cpu] [--seed 1]      (`make soak`)
+    python tests/soak.py [--minutes 30] [--device cpu] [--seed 1]      (`nox -s soak`)
 
 Prints a line of JSON now and then, and one at the end. Exits with 1 where a result differed, or
 where the process was larger in the last third of the time than in the second by more than 64 kB, or

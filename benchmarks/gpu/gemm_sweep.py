@@ -223,7 +223,8 @@ class Case:
 
     def measure(self, seconds: float) -> dict[str, float]:
         """Returns the microseconds of each variant: `cublas`, or the number of a tile."""
-        torch = self.torch
+        from kernel_timing import intervals_ms
+
         launches = max(len(self.weights), 24 if self.rows < 6000 else 3)
         graphs = {"cublas": self.capture(self.cublas, launches)}
         for tile in range(self.library.tile_count()):
@@ -235,17 +236,12 @@ class Case:
                 self.ours(tile, i)
 
             graphs[str(tile)] = self.capture(launch, launches)
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         samples: dict[str, list[float]] = {name: [] for name in graphs}
         stop = time.monotonic() + seconds
         while time.monotonic() < stop or len(samples["cublas"]) < 3:
             for name, graph in graphs.items():
-                graph.replay()
-                begin.record()
-                graph.replay()
-                end.record()
-                torch.cuda.synchronize()
-                samples[name].append(1e3 * begin.elapsed_time(end) / launches)
+                (milliseconds,) = intervals_ms([graph.replay], first=graph.replay)
+                samples[name].append(1e3 * milliseconds / launches)
         return {name: statistics.median(times) for name, times in samples.items()}
 
 

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from kernel_timing import intervals_ms
 
 cuda: Any = torch.cuda  # torch.cuda's functions have few types
 
@@ -43,13 +44,7 @@ def capture(launch: Callable[[int], object], launches: int) -> Any:
 
 def timed(calls: Sequence[Callable[[], object]]) -> list[float]:
     """Returns the microseconds of each of `calls`, which are asked for in one go."""
-    events = [[cuda.Event(enable_timing=True) for _ in range(2)] for _ in calls]
-    for (begin, end), call in zip(events, calls, strict=True):
-        begin.record()
-        call()
-        end.record()
-    cuda.synchronize()
-    return [1e3 * begin.elapsed_time(end) for begin, end in events]
+    return [1e3 * milliseconds for milliseconds in intervals_ms(calls)]
 
 
 def copy_rate() -> float:

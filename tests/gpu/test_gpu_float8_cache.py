@@ -14,6 +14,7 @@ import packhorse
 import pytest
 import reference
 import torch
+from combinations import pairwise
 from gpu_support import DEVICE, Precision
 from packhorse import GenerationSession, Sampling, ops
 from pages import PAGE, PagedSequences
@@ -91,24 +92,22 @@ def test_every_number(precision: Precision, num_heads: int, length: int) -> None
     np.testing.assert_array_equal(found[0], np.tile(numbers, num_heads))
 
 
-@pytest.mark.parametrize("head_dim", [8, 40, 64, 80, 104, 128, 200, 256])
-@pytest.mark.parametrize(("num_heads", "num_kv_heads"), [(2, 2), (6, 1), (9, 3)])
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"window": 70},
-        {"window": 5, "scale": 0.3},
-        {"soft_cap": 5.0},
-        {"alibi_slopes": SLOPES, "soft_cap": 30.0, "window": 300},
-    ],
-    ids=["plain", "window", "narrow window", "soft cap", "all"],
+@pairwise(
+    head_dim=[8, 40, 64, 80, 104, 128, 200, 256],
+    heads=[(2, 2), (6, 1), (9, 3)],
+    given={
+        "plain": {},
+        "window": {"window": 70},
+        "narrow window": {"window": 5, "scale": 0.3},
+        "soft cap": {"soft_cap": 5.0},
+        "all": {"alibi_slopes": SLOPES, "soft_cap": 30.0, "window": 300},
+    },
 )
 def test_float64(
-    precision: Precision, head_dim: int, num_heads: int, num_kv_heads: int, options: dict[str, Any]
+    precision: Precision, head_dim: int, heads: tuple[int, int], given: dict[str, Any]
 ) -> None:
     """Prompts behind a cache, and single tokens, over the numbers that the pages hold."""
-    options = dict(options)
+    options, (num_heads, num_kv_heads) = dict(given), heads
     if "alibi_slopes" in options:
         options["alibi_slopes"] = np.resize(SLOPES, num_heads)
     texts = sequences(

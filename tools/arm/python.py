@@ -36,11 +36,11 @@ def check() -> None:
     missing = [package for command, package in COMMANDS.items() if shutil.which(command) is None]
     if missing:
         sys.exit(
-            f"make test-arm needs Debian packages that are not installed: {' '.join(missing)}\n"
+            f"nox -s test-arm needs Debian packages that are not installed: {' '.join(missing)}\n"
             f"  apt-get install --no-install-recommends {' '.join(missing)}"
         )
     if not any(path.exists() for path in SOURCES):
-        sys.exit(f"make test-arm needs Debian, with {' or '.join(map(str, SOURCES))}")
+        sys.exit(f"nox -s test-arm needs Debian, with {' or '.join(map(str, SOURCES))}")
 
 
 def run(*command: str | Path, quiet: bool = True) -> None:

@@ -10,6 +10,11 @@ usage: old_libraries.py FOLDER [--policy manylinux_2_28]
 - libgomp.so.1, from the wheel of scikit-learn, which was built on such a system.
 
 Needs the packages of tools/wheel/requirements.txt, and g++.
+
+Images do not do it: that of manylinux_2_28, in which cibuildwheel makes wheels of the CPU backend
+for releases, has no nvcc, and NVIDIA's, which have, come with glibc 2.35, too new for RHEL 8 and 9.
+Both need Docker, which not every machine has: where it is missing, a wheel for older systems can be
+made by these libraries alone.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """However a conversion ends, the destination is what it was or a complete model: the disk is full,
-the process is killed, the power fails. `make test-crash` kills more processes
+the process is killed, the power fails. `nox -s test-crash` kills more processes
 (PACKHORSE_KILLS)."""
 
 from __future__ import annotations

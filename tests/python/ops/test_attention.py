@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import reference
 from cases import BATCHES, HEAD_DIMS, offsets
+from combinations import pairwise
 from packhorse import ops
 from precisions import Precision
 
@@ -136,18 +137,20 @@ def test_alibi(precision: Precision, device: str, rng: Random, causal: bool) -> 
     check(precision, device, rng, [2, 30], [90, 31], **options)
 
 
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("bidirectional", [True, False])
-@pytest.mark.parametrize(("num_buckets", "max_distance"), [(32, 128), (32, 20), (8, 50), (4, 3)])
+@pairwise(
+    buckets=[(32, 128), (32, 20), (8, 50), (4, 3)],
+    bidirectional=[True, False],
+    causal=[False, True],
+)
 def test_buckets(
     precision: Precision,
     device: str,
     rng: Random,
-    num_buckets: int,
-    max_distance: int,
+    buckets: tuple[int, int],
     bidirectional: bool,
     causal: bool,
 ) -> None:
+    num_buckets, max_distance = buckets
     table = rng.normal(0, 1, (num_buckets, 2)).astype(np.float32)
     options: dict[str, Any] = {
         "bucket_table": table,

@@ -1,5 +1,5 @@
 """Every function of packhorse.ops with arguments that need not fit together: a result of the right
-shape or an exception that Python knows, never a crash. `make test-asan-python` runs this under
+shape or an exception that Python knows, never a crash. `nox -s test-asan-python` runs this under
 AddressSanitizer, with more examples (PACKHORSE_FUZZ_EXAMPLES)."""
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""Tokens to text, piece by piece: the pieces, joined, are the text of all tokens."""
+"""Tokens to text, piece by piece: the pieces, joined, are the text of all tokens.
+
+`tokenizers.decoders.DecodeStream` does not promise that: of <0x41> <0x80> it gives "A", raises for
+the token after it, since the text of both bytes is two U+FFFD, and never gives a last incomplete
+character, for it has no end.
+"""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 SILENT = "12 passed, 3 deselected in 4.05s\n========= ERROR SUMMARY: 0 errors\n"
 HAZARDS = (
     "2 passed in 1.00s\n========= RACECHECK SUMMARY: 3 hazards displayed (2 errors, 1 warning)\n"

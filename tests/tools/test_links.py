@@ -6,7 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
-from snippets import ROOT
+
+ROOT = Path(__file__).parents[2]
 
 PAGES = [
     *ROOT.glob("*.md"),
