@@ -10,7 +10,7 @@
 
 #include "core/format.h"
 #include "core/interrupt.h"
-#include "model/encoder.h"
+#include "model/transformer.h"
 #include "session/graph_cache.h"
 #include "session/loaded_model.h"
 #include "session/output_slots.h"

@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "model/spec.h"
+#include "model/spec/spec.h"
 #include "packhorse/error.h"
 
 namespace {

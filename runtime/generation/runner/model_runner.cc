@@ -11,9 +11,9 @@
 #include "generation/runner/runner_plan.h"
 #include "generation/runner/step_inputs.h"
 #include "generation/sampling/sampler.h"
-#include "model/adapters.h"
-#include "model/stack.h"
-#include "model/stem.h"
+#include "model/layers/stack.h"
+#include "model/loading/adapters.h"
+#include "model/stem/tokens.h"
 #include "session/loaded_model.h"
 
 namespace packhorse {

@@ -5,7 +5,7 @@
 
 #include "core/format.h"
 #include "generation/speculation/drafting.h"
-#include "model/adapters.h"
+#include "model/loading/adapters.h"
 #include "packhorse/error.h"
 
 namespace packhorse {

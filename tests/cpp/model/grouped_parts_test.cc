@@ -1,9 +1,9 @@
 // Tests what is read of layers whose weights are quantised in groups.
-#include "model/grouped_parts.h"
+#include "model/loading/grouped_parts.h"
 
 #include <cstring>
 
-#include "model/layer_packer.h"
+#include "model/loading/layer_packer.h"
 #include "packhorse/error.h"
 #include "test.h"
 

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "model/encoder.h"
+#include "model/transformer.h"
 #include "packhorse/error.h"
 #include "session/encoder_session.h"
 #include "session/output_slots.h"

@@ -1,11 +1,11 @@
 // The layers ask a key source for the keys that they attend to.
-#include "model/stack.h"
+#include "model/layers/stack.h"
 
 #include <cmath>
 #include <cstring>
 #include <vector>
 
-#include "model/encoder.h"
+#include "model/transformer.h"
 #include "session/encoder_session.h"
 #include "test.h"
 #include "tiny_model.h"
