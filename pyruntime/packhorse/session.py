@@ -11,6 +11,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, overload
 
 import numpy as np
+from packhorse_weights.spec import stem_of
 
 from packhorse._native import session as _session
 from packhorse.arguments import (
@@ -418,7 +419,7 @@ class Session(SessionProperties):
         most = self._native.max_seqlen
         longest = min(self.config.get("max_length", most), most)
         ids, types = join_pairs(self.config, longest, query, list(documents), truncation)
-        has_types = self.config.get("type_vocab_size", 0) > 1
+        has_types = stem_of(self.config).get("type_vocab_size", 0) > 1
         result = self.run_many(ids, outputs=["logits"], type_ids=types if has_types else None)
         return as_scores(self.config, result.logits)
 

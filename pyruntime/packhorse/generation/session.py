@@ -9,6 +9,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from packhorse_weights.spec import stack_of
+
 from packhorse.generation.plan import GenerationMemoryPlan
 from packhorse.generation.request import GenerationRequest
 from packhorse.generation.sampling import Sampling
@@ -184,7 +186,7 @@ class GenerationSession(Session):
     @property
     def hidden_size(self) -> int:
         """The model's hidden size."""
-        return int(self.config["hidden_size"])
+        return int(stack_of(self.config)["hidden_size"])
 
     @property
     def embedding_size(self) -> int:

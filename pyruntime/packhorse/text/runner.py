@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence, Sized
 from itertools import chain
 from typing import Any, Protocol, TypeVar
 
+from packhorse_weights.spec import stem_of
+
 from packhorse.names import OutputName
 from packhorse.packing import Int32Array
 from packhorse.progress_bar import Progress, reporting
@@ -52,7 +54,7 @@ class TextRunner:
         self.session = session
         self.tokenizer = tokenizer
         self.max_length = self._check_length(max_length)
-        types = session.config.get("type_vocab_size", 0)
+        types = stem_of(session.config).get("type_vocab_size", 0)
         self._num_types = types if types > 1 and tokenizer.config.type_ids else 0
         self._batcher = Batcher(session)
         self.most_windows: int | None = None  # of all texts that are prepared together
@@ -72,7 +74,7 @@ class TextRunner:
     @property
     def _table(self) -> int:
         """How many entries the model's embedding table has."""
-        return int(self.session.config["vocab_size"])
+        return int(stem_of(self.session.config)["vocab_size"])
 
     def encode(self, texts: Sequence[Text], first: int, max_length: int, **options: Any) -> Tokens:
         """`TextTokenizer.encode`, with ids and type ids that the model takes."""

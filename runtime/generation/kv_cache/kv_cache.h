@@ -7,7 +7,7 @@
 
 #include "core/arena.h"
 #include "generation/runner/step_runner.h"
-#include "model/layers/stack_weights.h"
+#include "model/layers/stack.h"
 #include "model/spec/spec.h"
 #include "ops/args/cca.h"
 #include "ops/args/kv_cache.h"

@@ -11,7 +11,7 @@
 #include "generation/runner/step_runner.h"
 #include "generation/sampling/sampler.h"
 #include "model/batch.h"
-#include "model/layers/stack_buffers.h"
+#include "model/layers/stack.h"
 #include "model/stem/tokens.h"
 #include "packhorse/generation.h"
 #include "session/loaded_model.h"

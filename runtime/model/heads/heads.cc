@@ -55,10 +55,10 @@ HeadBuffers take_head_buffers(const Spec& spec, const HeadWeights& weights,
   if (weights.lm) {
     buffers.lm = scoped([&] { return take_lm(*weights.lm, capacity.max_predictions, heads); });
   }
-  if (hidden.dtype != DType::kFloat32 || hidden.columns() != spec.hidden_size) {
+  if (hidden.dtype != DType::kFloat32 || hidden.columns() != spec.stack().hidden_size) {
     buffers.as_float32 =
         arena.take_matrix("hidden_float32", std::max(capacity.max_tokens, capacity.max_sequences),
-                          spec.hidden_size, DType::kFloat32);
+                          spec.stack().hidden_size, DType::kFloat32);
   }
   return buffers;
 }

@@ -1,16 +1,15 @@
-// The weights of compressed convolutional attention beside its dense layers.
+// Compressed convolutional attention: self-attention over heads that two causal convolutions make
+// of latents, the down-projections of the hidden states (CcaArgs).
 #pragma once
 
-#include <string>
-
-#include "model/loading/layer_packer.h"
-#include "model/loading/stack_layouts.h"
+#include "model/layers/self_attention.h"
 #include "ops/args/cca.h"
 
 namespace packhorse {
 
-/// As CcaArgs has them.
+/// The pointers and `grouped` as CcaArgs has them.
 struct CcaWeights {
+  SelfAttentionWeights attention;  // whose `qkv` gives latents
   const float* depthwise = nullptr;
   const float* depthwise_bias = nullptr;
   TensorView grouped;
@@ -18,12 +17,24 @@ struct CcaWeights {
   const float* temperature = nullptr;
 };
 
-/// Of the layer of weights whose attention has this name, with a dot at its end.
-CcaWeights build_cca(const AttentionSpec& spec, const StackLayouts& layouts,
-                     const std::string& name, LayerPacker& packer);
+/// What it needs beside SelfAttentionBuffers. T is max_tokens.
+struct CcaBuffers {
+  TensorView latents;  // [T, (H + 2 Hkv) d]
+  void* workspace = nullptr;
+};
 
-/// Sizes and weights of the operator for a layer whose projection is `qkv`.
-CcaArgs cca_of(const AttentionSpec& spec, const CcaWeights& weights, const LinearWeight& qkv,
-               int64_t head_dim);
+CcaWeights build_cca(const StackLoad& load, const CcaSpec& spec, int64_t set);
+
+/// Takes the buffers for the blocks of all layers. Those of attention have been taken.
+void take_cca(const StackSpec& spec, const StackWeights& weights, const Capacity& capacity,
+              int64_t max_seqlen, const Ops& ops, Arena& arena, LayerBuffers& buffers);
+
+/// Sizes and weights of the operator. `head_dim`: as stored.
+CcaArgs cca_of(const CcaSpec& spec, const CcaWeights& weights, int64_t head_dim);
+
+/// Computes the context of the batch's tokens from the input of the block.
+void compute(const StackRun& run, const Block& block, const CcaWeights& weights);
+/// Adds it to the hidden state, as self-attention does.
+void add(const StackRun& run, const Block& block, const CcaWeights& weights);
 
 }  // namespace packhorse

@@ -1,4 +1,5 @@
-// A mixture of experts in place of a feed-forward block.
+// A mixture of experts, gated feed-forward blocks of which a router chooses one for each token, or
+// none.
 #pragma once
 
 #include <array>
@@ -6,24 +7,33 @@
 
 #include "core/arena.h"
 #include "model/loading/layer_packer.h"
-#include "model/loading/stack_layouts.h"
 #include "model/spec/spec.h"
 #include "ops/args/moe.h"
 #include "ops/ops.h"
 
 namespace packhorse {
 
-/// Of one layer. The router: state = down(x) + state_scale * state of the layer before; logits =
+struct Block;
+struct LayerBuffers;
+struct StackLoad;
+struct StackRun;
+struct StackWeights;
+
+/// RouterKind::kState: state = down(x) + state_scale * state of the layer before; logits =
 /// output(gelu(second(gelu(first(norm(state)))))).
-struct MoeWeights {
+struct RouterWeights {
   LinearWeight down;                   // [router_size, E]
-  const float* state_scale = nullptr;  // [router_size]; null in the first layer
+  const float* state_scale = nullptr;  // [router_size]; null unless RouterSpec::takes_state
   NormWeight norm;
   LinearWeight first;   // [router_size, router_size]
   LinearWeight second;  // the same
   LinearWeight output;  // [num_classes, router_size]
   const float* balance = nullptr;
   int32_t num_classes = 0;
+};
+
+struct MoeWeights {
+  RouterWeights router;
   std::vector<ExpertWeights> experts;
 };
 
@@ -36,18 +46,16 @@ struct MoeBuffers {
   void* workspace = nullptr;
 };
 
-MoeWeights build_moe(const Spec& spec, int64_t index, const StackLayouts& layouts,
-                     LayerPacker& packer);
+MoeWeights build_moe(const StackLoad& load, const MoeSpec& spec, int64_t set);
 
-/// The buffer that lives through all layers, and after it those of a block.
-void take_moe_state(const MoeWeights& weights, int64_t tokens, DType dtype, Arena& arena,
-                    MoeBuffers& buffers);
-void take_moe_buffers(const MoeWeights& weights, int64_t tokens, DType dtype, const Ops& ops,
-                      Arena& arena, MoeBuffers& buffers);
+/// Takes the buffer that lives through all layers, if there is such a block, and those of a block.
+void take_moe_state(const StackSpec& spec, const StackWeights& weights, int64_t tokens,
+                    Arena& arena, LayerBuffers& buffers);
+void take_moe(const StackSpec& spec, const StackWeights& weights, int64_t tokens, const Ops& ops,
+              Arena& arena, LayerBuffers& buffers);
 
-/// Replaces the input of the block, rows of normed hidden states, by what the block gives.
-/// `row_count`: as LinearArgs has it.
-void run_moe(const MoeWeights& weights, Activation activation, const MoeBuffers& buffers,
-             const TensorView& x, const int32_t* row_count, Ops& ops);
+/// Replaces the input of the block, rows of normed hidden states, by what the block gives, and adds
+/// that to the hidden state.
+void add(const StackRun& run, const Block& block, const MoeWeights& weights);
 
 }  // namespace packhorse

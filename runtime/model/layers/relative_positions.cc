@@ -5,10 +5,10 @@
 
 namespace packhorse {
 
-RelativePositions::RelativePositions(const Spec& spec, LayerPacker& packer)
+RelativePositions::RelativePositions(const StackSpec& spec, LayerPacker& packer)
     : spec_(spec), packer_(packer) {
   if (packer.reader() == nullptr) return;
-  const int64_t rows = spec.stack.attention.score_term.num_relative();
+  const int64_t rows = spec.score_term.num_relative();
   const auto lay_out = [&](Arena& own, const TensorReader* reader) {
     return packer.over(own, reader).table("relative_embeddings", rows, spec.hidden_size);
   };
@@ -18,7 +18,7 @@ RelativePositions::RelativePositions(const Spec& spec, LayerPacker& packer)
   memory_ = packer.backend().device->allocate(plan.bytes);
   Arena carving(memory_->data(), plan);
   table_ = lay_out(carving, packer.reader());
-  if (spec.stack.attention.score_term.norm) normalize();
+  if (spec.score_term.norm) normalize();
 }
 
 void RelativePositions::normalize() {
@@ -42,8 +42,8 @@ void RelativePositions::normalize() {
 }
 
 TensorView RelativePositions::project(const std::string& name, const Part& part) {
-  const int64_t rows = spec_.stack.attention.score_term.num_relative();
-  const int64_t columns = spec_.stack.attention.num_heads * part.rows.stride;
+  const int64_t rows = spec_.score_term.num_relative();
+  const int64_t columns = part.rows.extent / part.rows.size * part.rows.stride;
   const TensorView result =
       packer_.arena().take_matrix(name, rows, columns, packer_.precision().floats());
   if (packer_.reader() == nullptr) return result;
@@ -54,8 +54,12 @@ TensorView RelativePositions::project(const std::string& name, const Part& part)
   const bool float8 = precision.layers.weight == DType::kFloat8;
   const auto lay_out = [&](Arena& own, const TensorReader* reader) {
     return packer_.over(own, reader)
-        .linear(part.name, {part}, columns, whole(spec_.hidden_size),
-                packer_.width(spec_.hidden_size), float8 ? precision.rest : precision.layers);
+        .linear({part.name,
+                 {part},
+                 columns,
+                 whole(spec_.hidden_size),
+                 packer_.width(spec_.hidden_size)},
+                float8 ? precision.rest : precision.layers);
   };
   Arena counting(std::nullopt);
   lay_out(counting, nullptr);

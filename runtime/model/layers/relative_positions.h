@@ -9,12 +9,12 @@
 
 namespace packhorse {
 
-/// The model's only table of relative positions, which every layer projects when it is loaded. The
+/// The stack's only table of relative positions, which every layer projects when it is loaded. The
 /// memory of the table itself is freed after loading.
 class RelativePositions {
  public:
   /// The arguments must outlive this object.
-  RelativePositions(const Spec& spec, LayerPacker& packer);
+  RelativePositions(const StackSpec& spec, LayerPacker& packer);
 
   /// Returns the table after the dense layer `part`, [num_relative, H d], in memory that the plan
   /// calls `name`.
@@ -23,7 +23,7 @@ class RelativePositions {
  private:
   void normalize();
 
-  const Spec& spec_;
+  const StackSpec& spec_;
   LayerPacker& packer_;
   std::unique_ptr<DeviceMemory> memory_;
   TensorView table_;  // [num_relative, E]; empty without a reader

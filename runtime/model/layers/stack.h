@@ -1,60 +1,84 @@
-// The stack of layers, written once in terms of operators.
+// A stack of layers: the weights and the buffers of its blocks, and of what they share.
 #pragma once
 
+#include <optional>
+#include <variant>
+#include <vector>
+
+#include "core/arena.h"
 #include "model/batch.h"
-#include "model/layers/key_source.h"
-#include "model/layers/stack_buffers.h"
-#include "model/layers/stack_weights.h"
-#include "model/loading/adapters.h"
+#include "model/layers/cca.h"
+#include "model/layers/convolution.h"
+#include "model/layers/feed_forward.h"
+#include "model/layers/moe.h"
+#include "model/layers/self_attention.h"
 #include "model/spec/spec.h"
 #include "ops/ops.h"
 
 namespace packhorse {
 
-/// Runs batches through the layers.
-class Stack {
- public:
-  /// The arguments must outlive this object. `adapters`: those of the batch that is run, or null.
-  Stack(const StackSpec& spec, const StackWeights& weights, const LayerBuffers& buffers, Ops& ops,
-        const AdapterBatch* adapters = nullptr)
-      : spec_(spec), weights_(weights), buffers_(buffers), ops_(ops), adapters_(adapters) {}
-
-  /// Replaces the embeddings in the first T rows of `hidden` by the last hidden state.
-  /// `before_layer`, if not null, is called before each layer and may throw.
-  void run(const TokenBatch& tokens, KeySource& keys, void (*before_layer)() = nullptr) const;
-
- private:
-  void rotate(const TokenBatch& tokens, const float* frequencies, const TensorView& out) const;
-  void quantize(const NormWeight& norm, const BatchView& batch) const;
-  TensorView block_input(const NormWeight& norm, const BatchView& batch) const;
-  template <class Args>
-  void set_norm(Args& args, const NormWeight& norm, bool read) const;
-  void attend(const LayerWeights& layer, size_t index, const BatchView& batch,
-              KeySource& keys) const;
-  void qkv_rope(const LayerWeights& layer, size_t index, const AttentionArgs& attention) const;
-  bool rotates(size_t index) const;
-  template <class Args>
-  void set_rotation(Args& args, size_t index, const BatchView& batch) const;
-  void compress_heads(const LayerWeights& layer, size_t index, const BatchView& batch,
-                      KeySource& keys) const;
-  void add_attention(const LayerWeights& layer, size_t index, const BatchView& batch) const;
-  TensorView feed_forward_input(const LayerWeights& layer, const BatchView& batch) const;
-  void add_feed_forward(const LayerWeights& layer, size_t index, const TensorView& input,
-                        const BatchView& batch) const;
-  bool adapts(LoraTarget target) const;
-  LoraArgs lora_of(LoraTarget target, size_t index, const TensorView& x, const TensorView& out,
-                   const int32_t* row_count) const;
-  void run_linear(LoraTarget target, size_t index, const LinearArgs& args) const;
-  void run_adapted_feed_forward(size_t index, const FeedForwardArgs& args) const;
-  void add_normed(const NormWeight& norm, const BatchView& batch) const;
-  void add_scaled(const ResidualScales& scales, const BatchView& batch) const;
-  void convolve(const BatchView& batch) const;
-
-  const StackSpec& spec_;
-  const StackWeights& weights_;
-  const LayerBuffers& buffers_;
-  Ops& ops_;
-  const AdapterBatch* adapters_;
+/// Factors and shifts as AddScaledArgs has them; null where residuals are not scaled.
+struct ResidualScales {
+  const float* output_shift = nullptr;
+  const float* output_scale = nullptr;
+  const float* residual_shift = nullptr;
+  const float* residual_scale = nullptr;
 };
+
+struct BlockWeights {
+  std::variant<SelfAttentionWeights, CcaWeights, FeedForwardWeights, MoeWeights> kind;
+  ResidualScales scales;
+  NormWeight norm;         // before the block, or after it in post-norm models; or none
+  NormWeight output_norm;  // if StackSpec::output_norms
+};
+
+/// The attention of a block, or null if it does not attend.
+inline const SelfAttentionWeights* attention_of(const BlockWeights& block) {
+  const auto* cca = std::get_if<CcaWeights>(&block.kind);
+  return cca != nullptr ? &cca->attention : std::get_if<SelfAttentionWeights>(&block.kind);
+}
+
+struct LayerWeights {
+  std::vector<BlockWeights> blocks;  // as LayerSpec::blocks
+};
+
+struct StackWeights {
+  std::vector<LayerWeights> layers;  // one for each set of weights, see LayerSpec::weights
+  int64_t width = 0;                 // columns of the hidden state, as stored
+  int64_t head_dim = 0;              // as stored, padded with zeros to what the device needs
+  bool float8 = false;  // whether the first layers of blocks are kFloat8, and so take Float8Rows
+  std::optional<ConvolutionWeights> convolution;
+  NormWeight final_norm;  // only in pre-norm models
+  ResidualScales scales;  // of the embeddings, which have no residual
+  ScoreTerm score_term;
+  std::vector<const float*> rope_frequencies;  // [dims / 2] of each of StackSpec::ropes
+};
+
+StackWeights build_stack(const StackSpec& spec, LayerPacker& packer);
+
+/// The buffers of the stack. T is max_tokens and E the hidden size. Buffers whose lifetimes do not
+/// overlap share memory; those that a spec does not need are empty.
+struct LayerBuffers {
+  TensorView hidden;                  // [T, E]
+  TensorView normed;                  // [T, E] normalised input of a pre-norm block
+  Float8Rows quantized;               // [T, E] input of a block whose first layer is kFloat8
+  std::vector<TensorView> rotations;  // of each of StackSpec::ropes
+  ConvolutionBuffers convolution;
+  float* adapted_ranks = nullptr;  // LoraArgs::workspace, of any layer
+  // Used inside blocks of one kind, which all layers share.
+  SelfAttentionBuffers attention;
+  CcaBuffers cca;
+  FeedForwardBuffers feed_forward;
+  MoeBuffers moe;
+};
+
+/// Takes the buffers that live through all layers. After it, `take_block_buffers` takes those that
+/// live inside a block, whose memory other buffers may use before the first layer and after the
+/// last.
+LayerBuffers take_layer_buffers(const StackSpec& spec, const StackWeights& weights,
+                                const Capacity& capacity, DType dtype, const Ops& ops,
+                                Arena& arena);
+void take_block_buffers(const Spec& spec, const StackWeights& weights, const Capacity& capacity,
+                        const Ops& ops, Arena& arena, LayerBuffers& buffers);
 
 }  // namespace packhorse

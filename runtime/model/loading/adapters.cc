@@ -7,7 +7,8 @@
 
 #include "core/float_convert.h"
 #include "core/format.h"
-#include "model/loading/stack_layouts.h"
+#include "model/layers/feed_forward.h"
+#include "model/layers/self_attention.h"
 #include "packhorse/error.h"
 
 namespace packhorse {
@@ -16,8 +17,15 @@ namespace {
 constexpr const char* kA = ".lora_a";
 constexpr const char* kB = ".lora_b";
 
-PerTarget<DenseLayout> layouts_of(const StackLayouts& layouts, int64_t index) {
-  return {layouts.qkv(index), layouts.output(index), layouts.up(index), layouts.down(index)};
+// The layers of a set of weights, which adapters take in stacks of self-attention and feed-forward
+// blocks alone.
+PerTarget<DenseLayout> layouts_of(const StackSpec& stack, const LayerSpec& layer,
+                                  const LayerPacker& packer, int64_t set) {
+  const auto& feed_forward = std::get<FeedForwardSpec>(layer.blocks.back().kind);
+  return {qkv_layout(stack, layer.attention(), packer, set),
+          attention_output_layout(stack, layer.attention(), packer, set),
+          up_layout(stack, feed_forward, packer, set),
+          down_layout(stack, feed_forward, packer, set)};
 }
 
 // The stored row of row i of a part.
@@ -48,19 +56,19 @@ class AdapterReader {
  public:
   AdapterReader(const Spec& spec, const Precision& precision, Backend& backend,
                 const AdapterCapacity& capacity, const WeightSource& source)
-      : spec_(spec),
+      : spec_(spec.stack()),
         source_(source),
         reader_(source),
-        packer_(spec.norm, precision, backend, arena_, &reader_),
+        packer_(spec.stack().norm, precision, backend, arena_, &reader_),
         dtype_(precision.floats()),
         max_rank_(capacity.max_rank) {}
 
   Adapter read() {
-    const StackLayouts layouts(spec_, packer_);
     Adapter adapter;
-    for (int64_t i = 0; i < spec_.stack.num_weight_sets(); ++i) {
+    for (const LayerSpec* one : spec_.weight_sets()) {
+      const auto set = static_cast<int64_t>(adapter.layers.size());
       PerTarget<Adapter::Layer>& layer = adapter.layers.emplace_back();
-      const PerTarget<DenseLayout> all = layouts_of(layouts, i);
+      const PerTarget<DenseLayout> all = layouts_of(spec_, *one, packer_, set);
       std::ranges::transform(all, layer.begin(), [&](const auto& one) { return read(one); });
     }
     for (const std::string& name : source_.names()) {
@@ -137,7 +145,7 @@ class AdapterReader {
     return result;
   }
 
-  const Spec& spec_;
+  const StackSpec& spec_;
   const WeightSource& source_;
   const TensorReader reader_;
   Arena arena_;  // of which nothing is taken
@@ -164,19 +172,22 @@ bool Adapter::all(LoraTarget target) const {
 AdapterSlots take_adapter_slots(const Spec& spec, const Precision& precision, Backend& backend,
                                 const AdapterCapacity& capacity, Arena& arena,
                                 DeviceContext* device) {
-  const LayerPacker packer(spec.norm, precision, backend, arena, nullptr);
-  const StackLayouts layouts(spec, packer);
+  const StackSpec& stack = spec.stack();
+  const LayerPacker packer(stack.norm, precision, backend, arena, nullptr);
   const int64_t count = capacity.max_adapters;
   const int64_t rank = capacity.max_rank;
   AdapterSlots slots;
   PerTarget<const int32_t*> tables = {};
-  for (int64_t i = 0; i < spec.stack.num_weight_sets(); ++i) {
-    const PerTarget<DenseLayout> all = layouts_of(layouts, i);
+  PerTarget<int64_t> table_columns = {};  // layers of one shape share a table
+  for (const LayerSpec* one : stack.weight_sets()) {
+    const PerTarget<DenseLayout> all =
+        layouts_of(stack, *one, packer, static_cast<int64_t>(slots.layers.size()));
     PerTarget<LoraLayer>& layer = slots.layers.emplace_back();
     for (size_t t = 0; t < all.size(); ++t) {
       const DenseLayout& layout = all[t];
       const auto parts = static_cast<int64_t>(layout.parts.size());
-      if (i == 0 && parts > 1) {
+      if (parts > 1 && layout.out_features != table_columns[t]) {
+        table_columns[t] = layout.out_features;
         tables[t] = take_values(layout.name + ".parts", part_table(layout), arena, device);
       }
       layer[t].parts = tables[t];

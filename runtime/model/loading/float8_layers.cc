@@ -49,43 +49,43 @@ std::vector<float> largest_outputs(const float* weight, int64_t rows, int64_t co
 
 float float8_scale(float bound) { return std::max(kRounding * bound, kFloat8Least) / kFloat8Most; }
 
-Float8Layers::Float8Layers(const Spec& spec, const LayerPacker& packer)
+Float8Layers::Float8Layers(const StackSpec& spec, const LayerPacker& packer)
     : spec_(spec), packer_(packer) {
   if (packer.precision().layers.weight != DType::kFloat8) return;
   const Ops& ops = *packer.backend().ops;
-  const StackSpec& stack = spec.stack;
-  if (stack.attention.compression || stack.feed_forward.moe) {
-    throw RuntimeError(
-        concat("dtype float8: models with ",
-               stack.attention.compression ? "compressed attention" : "mixtures of experts",
-               " do not run in it; load it as float16 or bfloat16"));
+  if (spec.has<CcaSpec>() || spec.has<MoeSpec>()) {
+    throw RuntimeError(concat("dtype float8: models with ",
+                              spec.has<CcaSpec>() ? "compressed attention" : "mixtures of experts",
+                              " do not run in it; load it as float16 or bfloat16"));
   }
   const int64_t width = packer.width(spec.hidden_size);
-  const int64_t head_dim = packer.padded(stack.attention.head_dim);
+  const int64_t head_dim =
+      spec.layers.empty() ? 0 : packer.padded(spec.layers.front().attention().head_dim);
   if (!ops.quantizes_rows(width)) {
     throw RuntimeError(concat("dtype float8: this device does not quantise rows of ", width,
                               " columns, as this model has; load it as float16 or bfloat16"));
   }
   ScoreTerm term;
-  term.kind = stack.attention.score_term.kind;
-  term.num_buckets = static_cast<int32_t>(stack.attention.score_term.num_buckets);
-  term.max_distance = static_cast<int32_t>(stack.attention.score_term.max_distance);
+  term.kind = spec.score_term.kind;
+  term.num_buckets = static_cast<int32_t>(spec.score_term.num_buckets);
+  term.max_distance = static_cast<int32_t>(spec.score_term.max_distance);
   output_ = ops.attention_writes_float8(head_dim, term);
-  for (size_t i = 0; i < stack.layer_weights.size(); ++i) output_ &= norm_before(i).has_value();
+  for (size_t i = 0; i < spec.layers.size(); ++i) output_ &= norm_before(i).has_value();
 }
 
 std::optional<std::string> Float8Layers::norm_before(size_t position) const {
-  const StackSpec& stack = spec_.stack;
   const bool embeds = spec_.stem.norm && !spec_.stem.projection;
   const auto of_embeddings = embeds ? std::optional<std::string>("embeddings.norm") : std::nullopt;
-  const int64_t own = stack.layer_weights[position];
-  if (stack.pre_norm()) {
-    if (stack.first_attention_norm || own > 0) return concat("layers.", own, ".attention.norm");
+  const LayerSpec& layer = spec_.layers[position];
+  if (spec_.pre_norm()) {
+    if (layer.blocks.front().norm == BlockNorm::kOwn) {
+      return concat("layers.", layer.weights, ".attention.norm");
+    }
     return position == 0 ? of_embeddings : std::nullopt;
   }
   if (position == 0) return of_embeddings;
-  if (position == 1 && stack.convolution.width > 0) return "convolution.norm";
-  return concat("layers.", stack.layer_weights[position - 1], ".ffn.norm");
+  if (position == 1 && spec_.convolution.width > 0) return "convolution.norm";
+  return concat("layers.", spec_.layers[position - 1].weights, ".ffn.norm");
 }
 
 std::vector<float> Float8Layers::largest(const std::string& norm, const float* weight, int64_t rows,
@@ -98,10 +98,9 @@ std::vector<float> Float8Layers::largest(const std::string& norm, const float* w
 
 float Float8Layers::attention_scale(int64_t index, const float* values, int64_t rows,
                                     int64_t columns, const float* bias) const {
-  const StackSpec& stack = spec_.stack;
   std::vector<std::string> norms;  // of all layers that have these weights
-  for (size_t i = 0; i < stack.layer_weights.size(); ++i) {
-    if (stack.layer_weights[i] != index) continue;
+  for (size_t i = 0; i < spec_.layers.size(); ++i) {
+    if (spec_.layers[i].weights != index) continue;
     const std::string norm = norm_before(i).value();
     if (std::find(norms.begin(), norms.end(), norm) == norms.end()) norms.push_back(norm);
   }
@@ -115,12 +114,12 @@ float Float8Layers::attention_scale(int64_t index, const float* values, int64_t 
 
 float Float8Layers::inner_scale(int64_t index, const float* up, int64_t rows, int64_t columns,
                                 const float* bias) const {
-  const StackSpec& stack = spec_.stack;
-  const bool shared = !stack.pre_norm() || stack.shared_norm;
+  const BlockSpec& block = spec_.weight_sets()[static_cast<size_t>(index)]->blocks.back();
+  const bool shared = !spec_.pre_norm() || block.norm == BlockNorm::kShared;
   const std::string norm = concat("layers.", index, shared ? ".attention.norm" : ".ffn.norm");
   const std::vector<float> outputs = largest(norm, up, rows, columns, bias);
   float bound = 1;  // of activations that are not below |x|
-  if (!stack.feed_forward.gated) {
+  if (!std::get<FeedForwardSpec>(block.kind).gated) {
     bound = std::max(bound, *std::max_element(outputs.begin(), outputs.end()));
   } else {
     for (size_t i = 0; i < outputs.size(); ++i) {

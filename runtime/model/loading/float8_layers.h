@@ -36,7 +36,7 @@ float float8_scale(float bound);
 class Float8Layers {
  public:
   /// Throws RuntimeError if the model is asked for in float8 and cannot be that.
-  Float8Layers(const Spec& spec, const LayerPacker& packer);
+  Float8Layers(const StackSpec& spec, const LayerPacker& packer);
 
   /// The format of attention's output projections, which is not e4m3 if attention cannot write
   /// that. All other layers have Precision::layers.
@@ -60,7 +60,7 @@ class Float8Layers {
   std::vector<float> largest(const std::string& norm, const float* weight, int64_t rows,
                              int64_t columns, const float* bias) const;
 
-  const Spec& spec_;
+  const StackSpec& spec_;
   const LayerPacker& packer_;
   bool output_ = true;  // whether output projections have Precision::layers
 };

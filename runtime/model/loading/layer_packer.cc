@@ -128,8 +128,12 @@ const float* LayerPacker::gamma(const std::string& name, const Spread& spread, i
 
 LinearWeight LayerPacker::dense(const std::string& name, int64_t out_features, int64_t in_features,
                                 bool bias) {
-  return linear(name, {{name, whole(out_features), bias}}, width(out_features), whole(in_features),
-                width(in_features), precision_.rest);
+  return linear({name,
+                 {{name, whole(out_features), bias}},
+                 width(out_features),
+                 whole(in_features),
+                 width(in_features)},
+                precision_.rest);
 }
 
 LinearWeight LayerPacker::padded_dense(const std::string& name, int64_t out_features,
@@ -140,8 +144,12 @@ LinearWeight LayerPacker::padded_dense(const std::string& name, int64_t out_feat
 LinearWeight LayerPacker::padded_dense(const std::string& name, int64_t out_features,
                                        int64_t in_features, bool bias, const LinearFormat& format,
                                        const std::string& weight) {
-  return linear(name, {{name, whole(out_features), bias, weight}}, padded(out_features),
-                whole(in_features), width(in_features), format);
+  return linear({name,
+                 {{name, whole(out_features), bias, weight}},
+                 padded(out_features),
+                 whole(in_features),
+                 width(in_features)},
+                format);
 }
 
 LinearWeight LayerPacker::gathering(const std::string& name, const Spread& columns,
@@ -184,10 +192,9 @@ LinearWeight LayerPacker::take_linear(const std::string& name, int64_t out_featu
   return result;
 }
 
-LinearWeight LayerPacker::linear(const std::string& name, const std::vector<Part>& parts,
-                                 int64_t out_features, const Spread& columns, int64_t in_features,
-                                 const LinearFormat& asked, const std::vector<FusedTensor>& fused,
+LinearWeight LayerPacker::linear(const DenseLayout& layout, const LinearFormat& asked,
                                  const WeightSeen& seen) {
+  const auto& [name, parts, out_features, columns, in_features, fused] = layout;
   const LinearFormat format = format_of(parts, columns, in_features, asked);
   void* packed = nullptr;
   LinearWeight result = take_linear(name, out_features, in_features, format, packed);

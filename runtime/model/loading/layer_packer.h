@@ -61,6 +61,18 @@ struct FusedTensor {
   bool by_head = false;
 };
 
+/// A dense layer that consists of several parts. The source may hold each part as a tensor of its
+/// own, or all of them in one of the tensors `fused`, and each matrix transposed, under a name that
+/// ends in ".weight_transposed".
+struct DenseLayout {
+  std::string name;
+  std::vector<Part> parts;
+  int64_t out_features = 0;  // as stored
+  Spread columns;            // of the source
+  int64_t in_features = 0;   // as stored
+  std::vector<FusedTensor> fused = {};
+};
+
 /// The rows gamma * z + beta that a norm gives, as far as its weights say.
 struct NormedRows {
   std::vector<float> gamma;
@@ -114,12 +126,9 @@ class LayerPacker {
   NormedRows normed_rows(const std::string& name, int64_t size) const;
   /// The RMS norm of a head, whose elements are placed as rows are.
   NormWeight head_norm(const std::string& name, const Spread& spread);
-  /// A dense layer that consists of several parts. The source may hold each part as a tensor of its
-  /// own, or all of them in one of the tensors `fused`, and each matrix transposed, under a name
-  /// that ends in ".weight_transposed". `seen`, if there is one, is called where weights are read.
-  LinearWeight linear(const std::string& name, const std::vector<Part>& parts, int64_t out_features,
-                      const Spread& columns, int64_t in_features, const LinearFormat& format,
-                      const std::vector<FusedTensor>& fused = {}, const WeightSeen& seen = {});
+  /// `seen`, if there is one, is called where weights are read.
+  LinearWeight linear(const DenseLayout& layout, const LinearFormat& format,
+                      const WeightSeen& seen = {});
   /// A dense layer of the source between hidden states, both padded to their `width`, in the format
   /// Precision::rest.
   LinearWeight dense(const std::string& name, int64_t out_features, int64_t in_features,

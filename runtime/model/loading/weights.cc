@@ -10,7 +10,7 @@ namespace {
 // routine does both, so that the memory plan cannot differ from the load.
 void build(const Spec& spec, LayerPacker packer, ModelWeights& weights) {
   weights.stem = build_stem(spec, packer);
-  weights.stack = build_stack(spec, packer);
+  weights.stack = build_stack(spec.stack(), packer);
   weights.heads = build_heads(spec, weights.stem, packer);
 }
 
@@ -19,7 +19,7 @@ void build(const Spec& spec, LayerPacker packer, ModelWeights& weights) {
 ModelWeights plan_weights(const Spec& spec, const Precision& precision, Backend& backend) {
   Arena arena;
   ModelWeights weights;
-  build(spec, LayerPacker(spec.norm, precision, backend, arena, nullptr), weights);
+  build(spec, LayerPacker(spec.stack().norm, precision, backend, arena, nullptr), weights);
   weights.plan = arena.plan();
   return weights;
 }
@@ -32,7 +32,7 @@ std::shared_ptr<const ModelWeights> load_weights(const Spec& spec, const Precisi
   weights->memory = backend.device->allocate(plan.bytes);
   Arena arena(weights->memory->data(), plan);
   const TensorReader reader(source);
-  build(spec, LayerPacker(spec.norm, precision, backend, arena, &reader), *weights);
+  build(spec, LayerPacker(spec.stack().norm, precision, backend, arena, &reader), *weights);
   backend.device->synchronize();
   return weights;
 }

@@ -5,7 +5,7 @@
 
 #include "core/arena.h"
 #include "model/heads/heads.h"
-#include "model/layers/stack_weights.h"
+#include "model/layers/stack.h"
 #include "model/loading/precision.h"
 #include "model/spec/spec.h"
 #include "model/stem/tokens.h"

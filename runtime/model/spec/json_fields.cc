@@ -94,6 +94,25 @@ std::vector<int32_t> Fields::indices(const char* name, int64_t largest) {
   return result;
 }
 
+size_t Fields::index_of(const char* name, const std::vector<std::string>& choices) {
+  const Json& value = get(name);
+  const auto found = std::ranges::find_if(choices, [&](const std::string& choice) {
+    return value.is_string() && value.text() == choice;
+  });
+  if (found != choices.end()) return static_cast<size_t>(found - choices.begin());
+  std::string known;
+  for (const std::string& choice : choices) {
+    known += concat(known.empty() ? "one of \"" : ", \"", choice, "\"");
+  }
+  fail(name, value, known.empty() ? "none" : known);
+}
+
+std::vector<std::string> Fields::names() const {
+  std::vector<std::string> result;
+  for (const Json::Member& member : object_.object()) result.push_back(member.name);
+  return result;
+}
+
 int64_t Fields::count_texts(const char* name, int64_t most) {
   const Json& value = get(name);
   const bool texts = value.is_array() && std::ranges::all_of(value.array(), &Json::is_string);

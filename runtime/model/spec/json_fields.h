@@ -34,6 +34,8 @@ class Fields {
   bool boolean(const char* name, bool otherwise);
   /// A list of integers, each from 0 to `largest`.
   std::vector<int32_t> indices(const char* name, int64_t largest);
+  /// The index in `choices` of a text that is one of them.
+  size_t index_of(const char* name, const std::vector<std::string>& choices);
   /// The length of a list of strings, which must be from 1 to `most`.
   int64_t count_texts(const char* name, int64_t most);
 
@@ -55,11 +57,16 @@ class Fields {
     return result;
   }
 
+  /// A field's name with those of the objects that it is in, as errors say it.
+  std::string path(const char* name) const { return path_ + name; }
+  /// The names of all fields, in ascending order.
+  std::vector<std::string> names() const;
   Fields object(const char* name) { return Fields(get(name), path_ + name + "."); }
   std::vector<Fields> objects(const char* name);
   void ignore(const char* name) { read_.insert(name); }
 
   void done() const;
+  [[noreturn]] void fail(const char* name, const Json& found, const std::string& expected) const;
 
  private:
   template <class T>
@@ -72,8 +79,6 @@ class Fields {
     }
     fail(name, value, concat("one of ", known));
   }
-  [[noreturn]] void fail(const char* name, const Json& found, const std::string& expected) const;
-
   const Json& object_;
   std::string path_;
   std::set<std::string, std::less<>> read_;

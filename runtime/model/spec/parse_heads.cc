@@ -1,18 +1,9 @@
-#include "model/spec/parse_heads.h"
-
 #include <string>
 
+#include "model/spec/parse.h"
 #include "packhorse/error.h"
 
 namespace packhorse {
-
-Activation parse_activation(Fields& fields) {
-  return fields.choice<Activation>("activation", {{"gelu", Activation::kGelu},
-                                                  {"gelu_tanh", Activation::kGeluTanh},
-                                                  {"relu", Activation::kRelu},
-                                                  {"silu", Activation::kSilu},
-                                                  {"tanh", Activation::kTanh}});
-}
 
 namespace {
 

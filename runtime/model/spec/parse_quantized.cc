@@ -1,9 +1,8 @@
-#include "model/spec/parse_quantized.h"
-
 #include <set>
 #include <string>
 #include <vector>
 
+#include "model/spec/parse.h"
 #include "packhorse/error.h"
 
 namespace packhorse {
@@ -13,12 +12,20 @@ constexpr const char* kDecoder = "lm.decoder";
 constexpr const char* kTable = "embeddings.word";
 constexpr const char* kDown = "ffn.down";
 
-// The layers of a block that one operator computes. They are quantised together or not at all.
-std::vector<std::vector<std::string>> sets_of_block(bool gated) {
-  std::vector<std::string> feed_forward = {"ffn.up", kDown};
-  if (gated) feed_forward.insert(feed_forward.begin(), "ffn.gate");
-  return {
-      {"attention.query", "attention.key", "attention.value"}, {"attention.output"}, feed_forward};
+// The dense layers of a layer's blocks, those together that one operator computes. They are
+// quantised together or not at all.
+std::vector<std::vector<std::string>> dense_sets(const LayerSpec& layer) {
+  std::vector<std::vector<std::string>> sets;
+  for (const BlockSpec& block : layer.blocks) {
+    if (attention_of(block) != nullptr) {
+      sets.push_back({"attention.query", "attention.key", "attention.value"});
+      sets.push_back({"attention.output"});
+    } else if (const auto* feed_forward = std::get_if<FeedForwardSpec>(&block.kind)) {
+      sets.push_back({"ffn.up", kDown});
+      if (feed_forward->gated) sets.back().insert(sets.back().begin(), "ffn.gate");
+    }
+  }
+  return sets;
 }
 
 WeightGroups parse_groups(Fields& fields) {
@@ -41,8 +48,9 @@ WeightGroups parse_groups(Fields& fields) {
 }
 
 void check_sets(const Spec& spec) {
-  for (int64_t i = 0; i < spec.stack.num_weight_sets(); ++i) {
-    for (const auto& set : sets_of_block(spec.stack.feed_forward.gated)) {
+  const std::vector<const LayerSpec*> layers = spec.stack().weight_sets();
+  for (size_t i = 0; i < layers.size(); ++i) {
+    for (const auto& set : dense_sets(*layers[i])) {
       const std::string first = concat("layers.", i, '.', set.front());
       const auto found = spec.quantized.find(first);
       for (const std::string& name : set) {
@@ -66,8 +74,9 @@ void check_sets(const Spec& spec) {
 void parse_quantized(Fields& fields, Spec& spec) {
   if (!fields.has("quantized")) return;
   std::set<std::string, std::less<>> known = {kDecoder, kTable};
-  for (int64_t i = 0; i < spec.stack.num_weight_sets(); ++i) {
-    for (const auto& set : sets_of_block(spec.stack.feed_forward.gated)) {
+  const std::vector<const LayerSpec*> layers = spec.stack().weight_sets();
+  for (size_t i = 0; i < layers.size(); ++i) {
+    for (const auto& set : dense_sets(*layers[i])) {
       for (const std::string& name : set) known.insert(concat("layers.", i, '.', name));
     }
   }

@@ -1,36 +1,19 @@
-// The spec describes a model by numbers and choices (docs/spec.md): its stem, its stack of layers
-// and its heads. It contains no model names.
+// The spec describes a model by numbers and choices (docs/spec.md): stacks, each with a stem and
+// layers that are made of blocks, and heads. It contains no model names.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
+#include "model/spec/blocks.h"
 #include "ops/args.h"
 
 namespace packhorse {
-
-/// kPost: x = norm(x + block(x)). The others have a last norm after all layers. kPre: x = x +
-/// block(norm(x)). kBoth: x = x + output_norm(block(norm(x))). kParallel: x = x +
-/// attention(norm(x))
-/// + feed_forward(norm(x)), each with a norm of its own or both with one.
-enum class NormPlacement : uint8_t { kPost, kPre, kBoth, kParallel };
-enum class PositionKind : uint8_t { kNone, kLearned };
-
-/// Rotary position embedding of queries and keys. If no frequencies are given, frequency j is
-/// theta^(-2 j / dims) / factor.
-struct RopeSpec {
-  std::vector<float> frequencies;  // [dims / 2], or empty
-  float attention_factor = 1;      // multiplies queries and keys
-  float theta = 0;
-  float local_theta = 0;  // for layers with a window
-  int64_t dims = 0;       // number of leading columns of a head that are rotated
-  float factor = 1;
-  float local_factor = 1;    // for layers with a window
-  bool interleaved = false;  // weights are for the rotation of columns 2 j and 2 j + 1
-};
 
 /// A classifier. It labels each sequence, from the output of the pooler head or from its pooled
 /// tokens, or it labels each token.
@@ -91,9 +74,14 @@ struct EmbeddingSpec {
   bool normalize = false;
 };
 
-/// The stem makes the input of the first layer from rows of tables, one row of each table for each
-/// token.
+enum class PositionKind : uint8_t { kNone, kLearned };
+
+/// The stem makes the input of a stack's first layer. kTokens: from rows of tables, one row of each
+/// table for each token; the fields below describe them. parse_spec refuses the other kinds.
+enum class StemKind : uint8_t { kTokens, kPatches, kAudio, kStack };
+
 struct StemSpec {
+  StemKind kind = StemKind::kTokens;
   int64_t vocab_size = 0;
   int64_t embedding_size = 0;        // number of columns of the tables
   float embedding_scale = 1;         // multiplies the rows of the table of words
@@ -107,100 +95,75 @@ struct StemSpec {
   int64_t position_offset = 0;
   int32_t padding_id = -1;  // EmbedArgs::skipped_id
   bool norm = true;
-};
 
-/// The term that attention adds to its scores.
-struct ScoreTermSpec {
-  ScoreTermKind kind = ScoreTermKind::kNone;
-  int64_t num_buckets = 0;  // disentangled: in each direction; 0: one for each distance
-  int64_t max_distance = 0;
-  bool content_to_position = false;  // disentangled: whether it has this term
-  bool position_to_content = false;
-  bool shared_projections = false;  // disentangled: positions use the content's projections
-  bool norm = false;                // disentangled: whether the table of positions has a norm
-
-  /// The number of rows of the table of relative positions.
-  int64_t num_relative() const { return 2 * (num_buckets > 0 ? num_buckets : max_distance); }
-};
-
-/// Compressed convolutional attention (CcaArgs): the widths of its convolutions.
-struct CompressionSpec {
-  int64_t depthwise_width = 0;
-  int64_t grouped_width = 0;
-
-  /// Tokens before one that its heads of queries and keys depend on.
-  int64_t reach() const { return depthwise_width + grouped_width - 2; }
-};
-
-struct AttentionSpec {
-  int64_t num_heads = 0;
-  int64_t num_kv_heads = 0;
-  int64_t head_dim = 0;
-  bool causal = false;
-  int64_t window = 0;  // largest distance that local layers see
-  std::optional<RopeSpec> rope;
-  ScoreTermSpec score_term;
-  bool qk_norm = false;
-  std::optional<CompressionSpec> compression;
-  bool qkv_bias = true;
-  bool key_bias = true;  // also of the projection of positions to keys
-  bool output_bias = true;
-  std::optional<float> scale;  // of products of queries and keys; default 1 / sqrt(head_dim)
-  float soft_cap = 0;          // AttentionArgs::soft_cap
-
-  bool disentangled() const { return score_term.kind == ScoreTermKind::kDisentangled; }
-  /// Whether layers with a window have rotation frequencies of their own.
-  bool has_local_theta() const {
-    return rope && (rope->local_theta != rope->theta || rope->local_factor != rope->factor);
-  }
-};
-
-/// A mixture of gated feed-forward blocks (MoeArgs), one of which a router chooses for each
-/// token, or none. The router computes a state of the token in each layer, of that of the layer
-/// before and the input of the block.
-struct MoeSpec {
-  int64_t num_experts = 0;
-  int64_t router_size = 0;  // columns of the state
-
-  /// The experts, and none of them.
-  int64_t num_classes() const { return num_experts + 1; }
-};
-
-struct FeedForwardSpec {
-  std::optional<MoeSpec> moe;
-  bool gated = false;
-  int64_t size = 0;  // intermediate size
-  Activation activation = Activation::kGelu;
-  bool up_bias = true;
-  bool down_bias = true;
+  bool operator==(const StemSpec&) const = default;
 };
 
 /// A convolution over the input of the first layer.
 struct ConvolutionSpec {
   int64_t width = 0;  // 0: none
   Activation activation = Activation::kNone;
+
+  bool operator==(const ConvolutionSpec&) const = default;
 };
 
-/// The stack of layers.
-struct StackSpec {
-  int64_t num_layers = 0;
-  std::vector<int32_t> layer_weights;  // [num_layers] the set of weights of each layer
-  std::vector<bool> local_layers;      // [num_layers] whether the layer has the window
-  std::vector<bool> rotated_layers;    // [num_layers] whether the layer rotates, if there is a rope
-  NormPlacement norm_placement = NormPlacement::kPost;
-  bool shared_norm = false;          // parallel: whether both blocks have one norm
-  bool first_attention_norm = true;  // pre-norm: whether the first attention has a norm
-  bool residual_scales = false;      // pre-norm: whether residuals are as AddScaledArgs says
-  AttentionSpec attention;
-  FeedForwardSpec feed_forward;
-  ConvolutionSpec convolution;
+/// kPost: x = norm(x + block(x)). The others have a last norm after all layers. kPre: x = x +
+/// block(norm(x)). kBoth: x = x + output_norm(block(norm(x))). kParallel: all blocks of a layer
+/// compute from the same x, x = x + attention(norm(x)) + feed_forward(norm(x)).
+enum class NormPlacement : uint8_t { kPost, kPre, kBoth, kParallel };
 
+/// The form of all norms of a stack and of the heads; those of the heads of queries and keys have
+/// its eps and gamma_offset.
+struct NormSpec {
+  NormKind kind = NormKind::kLayer;
+  float eps = 1e-12f;
+  bool bias = true;
+  float gamma_offset = 0;  // added to every gamma of the source
+
+  bool operator==(const NormSpec&) const = default;
+};
+
+/// A layer: blocks in the order in which they run. Today every layer has two, which compute
+/// attention and then a feed-forward block or a mixture of experts.
+struct LayerSpec {
+  int32_t weights = 0;  // the set of weights that it runs with; several layers may share one
+  std::vector<BlockSpec> blocks;
+
+  bool operator==(const LayerSpec&) const = default;
+  const AttentionSpec& attention() const { return *attention_of(blocks.front()); }
+};
+
+/// A stack: a stem, and layers that follow it. Heads of queries and keys have the same sizes in all
+/// layers.
+struct StackSpec {
+  std::string name;
+  int64_t hidden_size = 0;
+  StemSpec stem;
+  NormSpec norm;
+  NormPlacement norm_placement = NormPlacement::kPost;
+  bool residual_scales = false;  // pre-norm: whether residuals are as AddScaledArgs says
+  ConvolutionSpec convolution;
+  ScoreTermSpec score_term;     // of all layers
+  std::vector<RopeSpec> ropes;  // AttentionSpec::rope is an index; all have the same dims
+  std::vector<LayerSpec> layers;
+
+  bool operator==(const StackSpec&) const = default;
   /// Whether blocks compute from a norm of the hidden state.
   bool pre_norm() const { return norm_placement != NormPlacement::kPost; }
   /// Whether the output of a block has a norm before it is added.
   bool output_norms() const { return norm_placement == NormPlacement::kBoth; }
   bool parallel() const { return norm_placement == NormPlacement::kParallel; }
-  int64_t num_weight_sets() const;
+  /// For each set of weights the first layer that runs with it.
+  std::vector<const LayerSpec*> weight_sets() const;
+  /// Whether a layer has a block of kind T.
+  template <class T>
+  bool has() const {
+    const auto is_one = [](const BlockSpec& block) {
+      return std::holds_alternative<T>(block.kind);
+    };
+    return std::ranges::any_of(
+        layers, [&](const LayerSpec& layer) { return std::ranges::any_of(layer.blocks, is_one); });
+  }
 };
 
 /// The heads, which compute outputs from the last hidden state.
@@ -214,28 +177,20 @@ struct HeadsSpec {
   bool token_weights = false;
 };
 
-/// The form of all norms of a model; those of the heads of queries and keys have its eps and
-/// gamma_offset.
-struct NormSpec {
-  NormKind kind = NormKind::kLayer;
-  float eps = 1e-12f;
-  bool bias = true;
-  float gamma_offset = 0;  // added to every gamma of the source
-};
-
 struct Spec {
-  int64_t hidden_size = 0;
   int64_t max_seqlen = 0;
-  NormSpec norm;
-  StemSpec stem;
-  StackSpec stack;
+  /// By name. parse_spec refuses all but one: nothing runs several yet.
+  std::vector<StackSpec> stacks = std::vector<StackSpec>(1);
   HeadsSpec heads;
   /// The dense layers whose weights are quantised in groups, by their names without ".weight".
   std::map<std::string, WeightGroups> quantized;
 
+  /// The stack whose hidden state the heads read.
+  const StackSpec& stack() const { return stacks.back(); }
+  StackSpec& stack() { return stacks.back(); }
   /// The number of columns of all poolings together.
   int64_t pooled_columns() const {
-    return hidden_size * static_cast<int64_t>(heads.embedding.poolings.size());
+    return stack().hidden_size * static_cast<int64_t>(heads.embedding.poolings.size());
   }
   /// The number of columns of the embedding.
   int64_t embedding_columns() const {
@@ -244,12 +199,12 @@ struct Spec {
   }
   /// Whether the model uses position ids. Some models know only distances.
   bool takes_positions() const {
-    return stem.position_kind != PositionKind::kNone || stack.attention.rope.has_value();
+    return stack().stem.position_kind != PositionKind::kNone || !stack().ropes.empty();
   }
 };
 
-/// Parses and validates the JSON text. Throws InvalidArgument naming the field, what was found and
-/// what was expected. Unknown fields are errors.
+/// Parses and validates the JSON text, of format 2 or 1. Throws InvalidArgument naming the field,
+/// what was found and what was expected. Unknown fields are errors.
 Spec parse_spec(const std::string& json_text);
 
 }  // namespace packhorse

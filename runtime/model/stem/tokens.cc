@@ -14,7 +14,7 @@ LinearArgs projection_of(const StemWeights& weights, const StemBuffers& buffers,
 }  // namespace
 
 StemWeights build_stem(const Spec& spec, LayerPacker& packer) {
-  const StemSpec& stem = spec.stem;
+  const StemSpec& stem = spec.stack().stem;
   const int64_t width = stem.embedding_size;
   StemWeights weights;
   weights.dtype = packer.precision().floats();
@@ -31,15 +31,15 @@ StemWeights build_stem(const Spec& spec, LayerPacker& packer) {
   if (stem.position_kind == PositionKind::kLearned) {
     weights.position_table =
         packer.table("embeddings.position", stem.num_positions,
-                     stem.positions_after_projection ? spec.hidden_size : width);
+                     stem.positions_after_projection ? spec.stack().hidden_size : width);
   }
   if (stem.type_vocab_size > 0) {
     weights.type_table = packer.table("embeddings.type", stem.type_vocab_size, width);
   }
   if (stem.norm) weights.norm = packer.norm("embeddings.norm", width);
   if (stem.projection) {
-    weights.projection =
-        packer.dense("embeddings.projection", spec.hidden_size, width, stem.projection_bias);
+    weights.projection = packer.dense("embeddings.projection", spec.stack().hidden_size, width,
+                                      stem.projection_bias);
   }
   return weights;
 }

@@ -12,14 +12,24 @@ using packhorse::test::patched;
 using packhorse::test::tiny_spec;
 using packhorse::test::tiny_spec_with;
 
+namespace {
+
+const FeedForwardSpec& feed_forward(const LayerSpec& layer) {
+  return std::get<FeedForwardSpec>(layer.blocks[1].kind);
+}
+
+}  // namespace
+
 TEST(spec_is_read) {
   const Spec spec = parse_spec(tiny_spec());
-  CHECK(spec.hidden_size == 24);
-  CHECK(spec.stack.attention.num_kv_heads == 3);
-  CHECK(spec.stack.attention.head_dim == 8);
+  const StackSpec& stack = spec.stack();
+  CHECK(stack.hidden_size == 24);
+  CHECK(stack.layers.size() == 2);
+  CHECK(stack.layers[0].attention().num_kv_heads == 3);
+  CHECK(stack.layers[1].attention().head_dim == 8);
   CHECK(spec.max_seqlen == 30);
-  CHECK(spec.stem.position_offset == 2);
-  CHECK(spec.stack.feed_forward.activation == Activation::kGelu);
+  CHECK(stack.stem.position_offset == 2);
+  CHECK(feed_forward(stack.layers[1]).activation == Activation::kGelu);
   CHECK(spec.heads.pooler == Activation::kTanh);
   CHECK(spec.heads.embedding.poolings == std::vector{Pooling::kMean});
   CHECK(spec.heads.embedding.normalize);
@@ -32,9 +42,9 @@ TEST(spec_of_a_table_of_embeddings_is_read) {
     "num_heads": null, "num_kv_heads": null, "head_dim": null, "intermediate_size": null,
     "norm": null, "attention": null, "ffn": null})");
   const Spec spec = parse_spec(json);
-  CHECK(spec.stack.num_weight_sets() == 0);
-  CHECK(!spec.stem.norm);
-  CHECK(spec.hidden_size == 24);
+  CHECK(spec.stack().layers.empty());
+  CHECK(!spec.stack().stem.norm);
+  CHECK(spec.stack().hidden_size == 24);
   CHECK_THROWS_WITH(parse_spec(patched(json, R"({"num_layers": 1})")), "'num_heads' is missing");
 }
 
@@ -48,21 +58,27 @@ TEST(spec_of_other_encoders_is_read) {
       "local": {"window": 5, "layers": [2]}},
     "ffn": {"kind": "gated", "activation": "silu", "up_bias": false}})");
   const Spec spec = parse_spec(json);
-  CHECK(spec.stack.num_weight_sets() == 2);
-  CHECK(spec.stem.projection);
-  CHECK(spec.stem.embedding_size == 16);
+  const StackSpec& stack = spec.stack();
+  CHECK(stack.weight_sets().size() == 2);
+  CHECK(stack.layers[2].weights == 0);
+  CHECK(stack.stem.projection);
+  CHECK(stack.stem.embedding_size == 16);
   CHECK(spec.max_seqlen == 77);
-  CHECK(!spec.norm.bias);
-  CHECK(!spec.stem.norm);
-  CHECK(spec.stack.pre_norm());
-  CHECK(spec.stack.attention.causal);
-  CHECK(!spec.stack.attention.qkv_bias);
-  CHECK(spec.stack.attention.output_bias);
-  CHECK(spec.stack.attention.rope->dims == 4);
-  CHECK(spec.stack.attention.rope->local_theta == 1e4f);
-  CHECK(!spec.stack.local_layers[0]);
-  CHECK(spec.stack.local_layers[2]);
-  CHECK(spec.stack.feed_forward.gated);
+  CHECK(!stack.norm.bias);
+  CHECK(!stack.stem.norm);
+  CHECK(stack.pre_norm());
+  CHECK(stack.ropes.size() == 2);
+  CHECK(stack.ropes[1].dims == 4);
+  CHECK(stack.ropes[1].theta == 1e4f);
+  const AttentionSpec& global = stack.layers[0].attention();
+  CHECK(global.causal);
+  CHECK(!global.qkv_bias);
+  CHECK(global.output_bias);
+  CHECK(!global.window);
+  CHECK(global.rope == 0);
+  CHECK(stack.layers[2].attention().window == 5);
+  CHECK(stack.layers[2].attention().rope == 1);
+  CHECK(feed_forward(stack.layers[1]).gated);
   CHECK_THROWS_WITH(parse_spec(patched(json, R"({"max_seqlen": null})")),
                     "'max_seqlen' is missing");
 }
@@ -70,7 +86,7 @@ TEST(spec_of_other_encoders_is_read) {
 TEST(spec_refuses_by_name) {
   CHECK_THROWS_WITH(parse_spec("{"), "not valid JSON");
   CHECK_THROWS_WITH(parse_spec("[]"), "expected an object");
-  CHECK_THROWS_WITH(parse_spec(tiny_spec_with("/format", "2")), "reads format 1");
+  CHECK_THROWS_WITH(parse_spec(tiny_spec_with("/format", "3")), "reads formats 1 and 2");
   CHECK_THROWS_WITH(parse_spec(tiny_spec_with("/hidden_size", "-4")), "'hidden_size' is -4");
   CHECK_THROWS_WITH(parse_spec(tiny_spec_with("/hidden_size", "2.5")), "'hidden_size' is 2.5");
   CHECK_THROWS_WITH(parse_spec(tiny_spec_with("/hidden_size", "1e300")), "expected an integer");

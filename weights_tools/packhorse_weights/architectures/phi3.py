@@ -11,7 +11,7 @@ from packhorse_weights.architectures.base import (
 from packhorse_weights.architectures.heads import LmHead
 from packhorse_weights.architectures.rope import rope, rope_kind, rope_section
 from packhorse_weights.config import Config
-from packhorse_weights.layout import Spec
+from packhorse_weights.spec import Spec
 
 
 def _with_longrope(config: Config) -> Config:
@@ -41,6 +41,7 @@ def spec(model_type: str, config: Config) -> Spec:
         "type_vocab_size": 0,
         "max_seqlen": min(longest, rotation.longest or longest),
         "positions": {"kind": "none"},
+        **window,
         "norm": {
             "kind": "rms",
             "placement": "pre",
@@ -51,7 +52,6 @@ def spec(model_type: str, config: Config) -> Spec:
             "mask": "causal",
             "qkv_bias": False,
             "output_bias": False,
-            **window,
             "rope": rotation.spec,
         },
         "ffn": {
