@@ -25,7 +25,7 @@ struct CcaBuffers {
 
 CcaWeights build_cca(const StackLoad& load, const CcaSpec& spec, int64_t set);
 
-/// Takes the buffers for the blocks of all layers. Those of attention have been taken.
+/// Takes the buffers for the blocks of all layers. That of heads has been taken.
 void take_cca(const StackSpec& spec, const StackWeights& weights, const Capacity& capacity,
               int64_t max_seqlen, const Ops& ops, Arena& arena, LayerBuffers& buffers);
 

@@ -170,6 +170,13 @@ SelfAttentionWeights build_attention(const StackLoad& load, const AttentionSpec&
   return weights;
 }
 
+void take_heads(const StackWeights& weights, const Capacity& capacity, Arena& arena,
+                LayerBuffers& buffers) {
+  const LinearWeight& qkv = attention_of(weights.layers.front().blocks.front())->qkv;
+  buffers.attention.qkv =
+      arena.take_matrix("qkv", capacity.max_tokens, qkv.out_features, buffers.hidden.dtype);
+}
+
 void take_attention(const StackSpec& spec, const StackWeights& weights, const Capacity& capacity,
                     int64_t max_seqlen, const Ops& ops, Arena& arena, LayerBuffers& buffers) {
   const int64_t tokens = capacity.max_tokens;
@@ -177,7 +184,6 @@ void take_attention(const StackSpec& spec, const StackWeights& weights, const Ca
   // All layers have the same shapes, but not all of their weights need have the same form.
   const SelfAttentionWeights& first = *attention_of(weights.layers.front().blocks.front());
   SelfAttentionBuffers& taken = buffers.attention;
-  taken.qkv = arena.take_matrix("qkv", tokens, first.qkv.out_features, dtype);
   const bool float8 = first.output.dtype == DType::kFloat8;
   taken.context = arena.take_matrix("context", tokens, first.output.in_features,
                                     float8 ? DType::kFloat8 : dtype);

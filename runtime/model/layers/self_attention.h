@@ -47,8 +47,10 @@ DenseLayout attention_output_layout(const StackSpec& stack, const AttentionSpec&
 SelfAttentionWeights build_attention(const StackLoad& load, const AttentionSpec& spec, int64_t set,
                                      const DenseLayout& qkv);
 
-/// Takes the buffers for the blocks of all layers, whose heads have the same sizes. `max_seqlen`:
-/// of the model.
+/// Takes the buffers for the blocks of all layers, whose heads have the same sizes: that of the
+/// heads, and then the others. `max_seqlen`: of the model.
+void take_heads(const StackWeights& weights, const Capacity& capacity, Arena& arena,
+                LayerBuffers& buffers);
 void take_attention(const StackSpec& spec, const StackWeights& weights, const Capacity& capacity,
                     int64_t max_seqlen, const Ops& ops, Arena& arena, LayerBuffers& buffers);
 

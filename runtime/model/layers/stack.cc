@@ -125,10 +125,11 @@ void take_block_buffers(const Spec& spec, const StackWeights& weights, const Cap
   if (stack.layers.empty()) return;
   {
     const Arena::Scope attention(arena);
-    take_attention(stack, weights, capacity, spec.max_seqlen, ops, arena, buffers);
+    take_heads(weights, capacity, arena, buffers);
     if (stack.has<CcaSpec>()) {
       take_cca(stack, weights, capacity, spec.max_seqlen, ops, arena, buffers);
     }
+    take_attention(stack, weights, capacity, spec.max_seqlen, ops, arena, buffers);
   }
   if (stack.has<MoeSpec>()) {
     const Arena::Scope moe(arena);
