@@ -116,6 +116,15 @@ void route(const StackRun& run, const RouterWeights& weights, const TensorView& 
   linear(weights.output, inner, logits);
 }
 
+// The mixtures of all sets of weights.
+std::vector<const MoeWeights*> mixtures(const StackSpec& spec, const StackWeights& weights) {
+  std::vector<const MoeWeights*> found;
+  for (const Block& block : blocks_of(spec, weights)) {
+    if (const auto* one = std::get_if<MoeWeights>(&block.weights.kind)) found.push_back(one);
+  }
+  return found;
+}
+
 }  // namespace
 
 MoeWeights build_moe(const StackLoad& load, const MoeSpec& spec, int64_t set) {
@@ -135,40 +144,34 @@ MoeWeights build_moe(const StackLoad& load, const MoeSpec& spec, int64_t set) {
 
 void take_moe_state(const StackSpec& spec, const StackWeights& weights, int64_t tokens,
                     Arena& arena, LayerBuffers& buffers) {
-  for (const Block& block : blocks_of(spec, weights)) {
-    const auto* moe = std::get_if<MoeWeights>(&block.weights.kind);
-    if (moe == nullptr) continue;
-    buffers.moe.state = arena.take_matrix("router_state", tokens, moe->router.down.out_features,
-                                          buffers.hidden.dtype);
-    return;
-  }
+  const std::vector<const MoeWeights*> all = mixtures(spec, weights);
+  if (all.empty()) return;
+  buffers.moe.state = arena.take_matrix(
+      "router_state", tokens, all.front()->router.down.out_features, buffers.hidden.dtype);
 }
 
 void take_moe(const StackSpec& spec, const StackWeights& weights, int64_t tokens, const Ops& ops,
               Arena& arena, LayerBuffers& buffers) {
+  const std::vector<const MoeWeights*> all = mixtures(spec, weights);
+  const RouterWeights& router = all.front()->router;  // all routers have the same sizes
   MoeBuffers& taken = buffers.moe;
   const DType dtype = buffers.hidden.dtype;
-  size_t workspace = 0;
-  for (const Block& block : blocks_of(spec, weights)) {
-    const auto* moe = std::get_if<MoeWeights>(&block.weights.kind);
-    if (moe == nullptr) continue;
-    const RouterWeights& router = moe->router;
-    const TensorView x(nullptr, dtype, tokens, router.down.in_features);
-    if (!taken.logits) {  // all routers have the same sizes, experts have not
-      for (TensorView& inner : taken.inner) {
-        inner = arena.take_matrix("router_inner", tokens, router.down.out_features, dtype);
-      }
-      taken.logits = arena.take_matrix("router_logits", tokens, router.output.out_features, dtype);
-      const TensorView& inner = taken.inner[0];
-      const size_t bytes =
-          std::max({ops.linear_workspace(linear_of(router.down, x, taken.state, taken)),
-                    ops.linear_workspace(linear_of(router.first, inner, taken.inner[1], taken)),
-                    ops.linear_workspace(linear_of(router.output, inner, taken.logits, taken))});
-      taken.linear_workspace = arena.take("router_workspace", bytes);
-    }
-    workspace = std::max(workspace, ops.moe_workspace(args_of(*moe, taken, x)));
+  for (TensorView& inner : taken.inner) {
+    inner = arena.take_matrix("router_inner", tokens, router.down.out_features, dtype);
   }
-  taken.workspace = arena.take("moe_workspace", workspace);
+  taken.logits = arena.take_matrix("router_logits", tokens, router.output.out_features, dtype);
+  const TensorView x(nullptr, dtype, tokens, router.down.in_features);
+  const TensorView& inner = taken.inner[0];
+  taken.linear_workspace = arena.take(
+      "router_workspace",
+      std::max({ops.linear_workspace(linear_of(router.down, x, taken.state, taken)),
+                ops.linear_workspace(linear_of(router.first, inner, taken.inner[1], taken)),
+                ops.linear_workspace(linear_of(router.output, inner, taken.logits, taken))}));
+  size_t bytes = 0;
+  for (const MoeWeights* one : all) {
+    bytes = std::max(bytes, ops.moe_workspace(args_of(*one, taken, x)));
+  }
+  taken.workspace = arena.take("moe_workspace", bytes);
 }
 
 void add(const StackRun& run, const Block& block, const MoeWeights& weights) {
