@@ -190,7 +190,7 @@ def test_beams_beside_others(name: str, expected: dict[tuple[str, int], Generate
 
 def test_adapters_come_and_go() -> None:
     """Slots change between two steps, and steps with adapters overlap as others do."""
-    folders = [GOLDEN / "adapters" / name for name in ("llama", "llama_skinny")]
+    folders = [GOLDEN / "adapters" / name for name in ("llama", "llama_few")]
     sampling = Sampling(max_new_tokens=120, seed=1, **DRAWN)
     with load(max_adapters=2, max_sequences=8) as session:
         for folder in folders:
@@ -208,12 +208,12 @@ def test_adapters_come_and_go() -> None:
             for key in alone
         }
         # It waits until nobody uses the slot any more, while the others run.
-        session.remove_adapter("llama_skinny")
+        session.remove_adapter("llama_few")
         for key, request in running.items():
             assert request.result().ids == alone[key].ids
         busy = [session.submit(prompt_of(n), sampling) for n in LENGTHS]
-        session.add_adapter("llama_skinny", folders[1])
+        session.add_adapter("llama_few", folders[1])
         for length, request in zip(LENGTHS, busy, strict=True):
             assert request.result().ids == alone[None, length].ids
-        again = session.submit(prompt_of(63), replace(sampling, adapter="llama_skinny"))
-        assert again.result().ids == alone["llama_skinny", 63].ids
+        again = session.submit(prompt_of(63), replace(sampling, adapter="llama_few"))
+        assert again.result().ids == alone["llama_few", 63].ids

@@ -209,5 +209,14 @@ TEST(activations_match_float64) {
   }
 }
 
+TEST(tanh_keeps_its_digits_near_zero) {
+  for (double d = 1e-30; d < 20; d *= 1.01) {
+    for (const float x : {static_cast<float>(d), static_cast<float>(-d)}) {
+      const double exact = std::tanh(double{x});
+      CHECK(std::fabs(Tanh{}(x)-exact) < 3e-6 * std::fabs(exact));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace packhorse::cuda

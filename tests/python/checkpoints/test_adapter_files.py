@@ -71,7 +71,7 @@ def test_names_ranks_and_scales() -> None:
 
 
 def test_files_of_torch() -> None:
-    found = read_adapter(ADAPTERS / "llama_skinny", SPEC)
+    found = read_adapter(ADAPTERS / "llama_few", SPEC)
     assert {name.rpartition(".")[0] for name in found.tensors} == {
         "layers.1.attention.query",
         "layers.1.attention.value",

@@ -19,7 +19,7 @@ from packhorse import GeneratedTokens, GenerationSession, Sampling, TextModel
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 ADAPTERS = sorted(path.parent for path in GOLDEN.glob("adapters/*/golden.npz"))
-FEW, GATE, ALL = (GOLDEN / "adapters" / name for name in ("llama_skinny", "llama_gate", "llama"))
+FEW, GATE, ALL = (GOLDEN / "adapters" / name for name in ("llama_few", "llama_gate", "llama"))
 LLAMA = GOLDEN / "generation" / "llama"
 PAGE = 64  # tokens of a page of the cache
 VOCAB = 67

@@ -226,7 +226,10 @@ def test_keys_are_clients_that_take_turns(
     client: Client, queue: Any, runs: Runs, served: tuple[Client, Any]
 ) -> None:
     server = served[1]
-    server.service.registry.first().queue.pace._batch_s, before = 1e-9, queue.pace._batch_s
+    server.service.registry.first().queue.throughput._batch_s, before = (
+        1e-9,
+        queue.throughput._batch_s,
+    )
     other = Client(client.port)
     other.headers["Authorization"] = "Bearer second"
     try:
@@ -239,7 +242,7 @@ def test_keys_are_clients_that_take_turns(
         for future in [first, *sent]:
             future.result(SECONDS)
     finally:
-        queue.pace._batch_s = before
+        queue.throughput._batch_s = before
     # A request at a time, the longer one not after all four of the other client.
     assert len(runs.tokens) == 6
     assert runs.tokens.index(max(runs.tokens[1:]), 1) < 4

@@ -156,7 +156,7 @@ def test_question_answering(client: Client, folders: dict[str, Path]) -> None:
 
 def test_texts_in_windows_are_prepared_together(folders: dict[str, Path]) -> None:
     """Requests of one task share a call, although their texts are not a sequence each."""
-    from packhorse.serve.models.tokenizing import Job, _prepare
+    from packhorse.serve.models.tokenizing import TokenizingTask, _prepare
     from packhorse.text.tasks.answers import Answering
     from packhorse.text.tasks.spans import AnswerOptions
 
@@ -170,7 +170,7 @@ def test_texts_in_windows_are_prepared_together(folders: dict[str, Path]) -> Non
         works = [Untimed(), Untimed()]
         contexts = [CONTEXT, TEXT]
         jobs = [
-            Job(work, task, [(QUESTION, context)], print)  # type: ignore[arg-type]
+            TokenizingTask(work, task, [(QUESTION, context)], print)  # type: ignore[arg-type]
             for work, context in zip(works, contexts, strict=True)
         ]
         for (_, prepared), context in zip(_prepare(jobs), contexts, strict=True):

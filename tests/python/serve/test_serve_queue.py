@@ -13,8 +13,8 @@ import pytest
 from packhorse import Session
 from packhorse.serve.http.errors import ServeError
 from packhorse.serve.models.queue import TokenQueue
-from packhorse.serve.queued_request import QueuedRequest
-from packhorse.serve.throughput import ThroughputEstimator
+from packhorse.serve.models.queued_request import QueuedRequest
+from packhorse.serve.models.throughput import ThroughputEstimator
 from packhorse.text.parts import PartRunner, Request
 
 Put = Callable[..., QueuedRequest]
@@ -66,7 +66,7 @@ def put(runner: PartRunner, loop: asyncio.AbstractEventLoop) -> Put:
 
 def take(queue: TokenQueue, runner: PartRunner, budget: int = 1024) -> list[tuple[str, int]]:
     """(client, tokens) of each part of the next batch, of at most so many tokens."""
-    queue.pace._max_tokens = budget
+    queue.throughput._max_tokens = budget
     found = queue.take(runner)
     assert found is not None
     return [(one.work.client, one.part.size[0]) for one in found[0]]
@@ -200,7 +200,7 @@ def test_what_was_cancelled_or_is_late_does_not_run(runner: PartRunner, put: Put
     gone = put(queue, "a", [10, 10], piece=10)
     late = put(queue, "b", [10], within=-1.0)
     put(queue, "c", [10])
-    queue.pace._max_tokens = 10
+    queue.throughput._max_tokens = 10
     found = queue.take(runner)
     assert found is not None
     assert [one.work for one in found[0]] == [gone]

@@ -16,7 +16,7 @@ from packhorse.serve.http.errors import ClientGoneError, ServeError
 from packhorse.serve.http.json_parts import json_parts, to_json
 from packhorse.serve.http.weight import MUCH, weight
 from packhorse.serve.models.model import AnyTask, Outcome, ServedModel
-from packhorse.serve.queued_request import QueuedRequest, Waiting
+from packhorse.serve.models.queued_request import QueuedRequest, Waiting
 from packhorse.serve.service import Service
 
 Scope = MutableMapping[str, Any]

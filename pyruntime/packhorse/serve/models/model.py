@@ -18,12 +18,12 @@ from packhorse.serve.http.errors import ServeError
 from packhorse.serve.http.weight import MUCH, weight
 from packhorse.serve.models.generating import Engine
 from packhorse.serve.models.queue import TokenQueue
+from packhorse.serve.models.queued_request import QueuedRequest
+from packhorse.serve.models.throughput import ThroughputEstimator
 from packhorse.serve.models.tokenizing import TokenizerPool, TokenizingTask, run_tasks
 from packhorse.serve.models.worker import Worker
 from packhorse.serve.observability.metrics import Metrics
-from packhorse.serve.queued_request import QueuedRequest
 from packhorse.serve.settings import ModelSettings, Settings
-from packhorse.serve.throughput import ThroughputEstimator
 from packhorse.text import TextModel
 from packhorse.text.parts import PartRunner, Request
 from packhorse.text.runner import Task, TextRunner

@@ -15,8 +15,8 @@ from collections import deque
 from typing import NamedTuple
 
 from packhorse.serve.http.errors import ServeError
-from packhorse.serve.queued_request import QueuedRequest
-from packhorse.serve.throughput import ThroughputEstimator
+from packhorse.serve.models.queued_request import QueuedRequest
+from packhorse.serve.models.throughput import ThroughputEstimator
 from packhorse.text.parts import Part, PartRunner, sum_sizes
 
 
@@ -44,7 +44,7 @@ class TokenQueue:
     """
 
     def __init__(self, throughput: ThroughputEstimator, max_tokens: int, max_wait_s: float) -> None:
-        self.throughput = pace
+        self.throughput = throughput
         self._max_tokens = max_tokens
         self._max_wait_s = max_wait_s
         self._changed = threading.Condition()

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from packhorse.serve.http.errors import ServeError
+from packhorse.serve.models.queued_request import Waiting, finish_soon
 from packhorse.serve.models.tokenizing import as_served
-from packhorse.serve.queued_request import Waiting, finish_soon
 from packhorse.text.giving_up import giving_up
 
 _BYTES_PER_S = 1e6  # of requests, on one thread, until the first ones have been measured
@@ -59,7 +59,7 @@ class Threads:
     def submit(self, find: Callable[[], Any], cost: int, deadline: float) -> Call:
         """On the event loop, which then waits for the call. Raises ServeError ("overloaded")."""
         with self._changed:
-            wait_s = self._cost / (self._pace * len(self._threads))
+            wait_s = self._cost / (self._throughput * len(self._threads))
             if wait_s > self._max_wait_s:
                 raise ServeError(
                     "overloaded",
@@ -121,4 +121,4 @@ class Threads:
         with self._changed:
             self._cost -= call.cost
             if seconds > _LEAST_S and call.error is None:
-                self._pace += _LEARN * (call.cost / seconds - self._throughput)
+                self._throughput += _LEARN * (call.cost / seconds - self._throughput)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from packhorse.serve.http.errors import ServeError
-from packhorse.serve.queued_request import QueuedRequest, finish_soon
+from packhorse.serve.models.queued_request import QueuedRequest, finish_soon
 from packhorse.text.giving_up import GaveUpError, giving_up
 from packhorse.text.parts import Request
 from packhorse.text.runner import Task

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 
 from packhorse.serve.http.errors import ServeError
 from packhorse.serve.models.queue import Chosen, TokenQueue
+from packhorse.serve.models.queued_request import QueuedRequest, finish_soon
 from packhorse.serve.observability.logs import log
-from packhorse.serve.queued_request import QueuedRequest, finish_soon
 from packhorse.text.parts import PartRunner
 
 Ran = Callable[[int, int, float], object]  # (tokens, sequences, seconds) of a batch

@@ -50,5 +50,5 @@ class Gauges(Collector):
             "packhorse_log_lines_dropped", "Lines of the log that nobody took", dropped_lines()
         )
         yield tokens
-        yield pace
+        yield throughput
         yield from engines.values()

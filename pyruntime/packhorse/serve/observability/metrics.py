@@ -16,7 +16,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from packhorse.serve.queued_request import QueuedRequest
+from packhorse.serve.models.queued_request import QueuedRequest
 
 _SECONDS = [0.00001 * 1.5**power for power in range(1, 36, 2)]
 _POWERS = [float(2**power) for power in range(21)]

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from packhorse.serve.queued_request import QueuedRequest
+from packhorse.serve.models.queued_request import QueuedRequest
 
 
 class TracedRequest(NamedTuple):

@@ -111,11 +111,14 @@ class Call:
         )
 
     async def whole(self) -> list[list[Generation]]:
-        """All texts of all prompts, when they have ended."""
+        """All texts of all prompts, when they have ended. The texts of single tokens, of which one
+        request may ask for thousands, are found on a thread."""
         async with aclosing(self.pieces()) as pieces:
             async for _ in pieces:
                 pass
-        return [[one.so_far(i) for i in range(one.n)] for one in self.running]
+        return await self.exchange.service.on_thread(
+            lambda: [[one.so_far(i) for i in range(one.n)] for one in self.running]
+        )
 
     async def pieces(self) -> AsyncGenerator[tuple[int, Running, int, str], None]:
         """(number of a prompt, its request, number of a text of it, a piece of that), as they come;
