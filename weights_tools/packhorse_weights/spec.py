@@ -56,12 +56,15 @@ def stem_of(spec: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def with_stem(spec: Spec, **fields: Any) -> Spec:
-    """The spec with these fields in its stem."""
+    """The spec with these fields in its stem. One that is malformed is given back as it is: the
+    runtime refuses it by name."""
     if "stacks" not in spec:
         return spec | fields
-    name = list(spec["stacks"])[-1]
-    stack = spec["stacks"][name]
-    changed = {**stack, "stem": {**stack["stem"], **fields}}
+    try:
+        (name, stack), *_ = reversed(spec["stacks"].items())
+        changed = {**stack, "stem": {**stack["stem"], **fields}}
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return spec
     return spec | {"stacks": {**spec["stacks"], name: changed}}
 
 

@@ -38,7 +38,7 @@ int64_t pages_for(int64_t tokens) { return (tokens + kPageTokens - 1) / kPageTok
 void check_spec(const Spec& spec, const GenerationOptions& options) {
   const StackSpec& stack = spec.stack();
   if (stack.layers.empty()) {
-    throw InvalidArgument("spec: 'num_layers' is 0: a model that generates needs a layer at least");
+    throw InvalidArgument("spec: there are no layers: a model that generates needs one at least");
   }
   if (!spec.heads.lm) {
     throw InvalidArgument("this model has no 'heads.lm', so it cannot generate text");

@@ -190,7 +190,7 @@ AdapterSlots take_adapter_slots(const Spec& spec, const Precision& precision, Ba
         table_columns[t] = layout.out_features;
         tables[t] = take_values(layout.name + ".parts", part_table(layout), arena, device);
       }
-      layer[t].parts = tables[t];
+      if (parts > 1) layer[t].parts = tables[t];
       layer[t].num_parts = static_cast<int32_t>(parts);
       layer[t].max_rank = static_cast<int32_t>(rank);
       layer[t].a = arena.take_matrix(layout.name + kA, count * parts * rank, layout.in_features,

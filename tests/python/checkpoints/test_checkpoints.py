@@ -100,7 +100,7 @@ def test_no_model_in_the_file(tmp_path: Path) -> None:
 def test_activations(theirs: str, ours: str, tmp_path: Path) -> None:
     folder = edited(BERT, tmp_path / "m", lambda config: config.update(hidden_act=theirs))
     for _, feed_forward in blocks_of(resolve_model(folder).spec):
-        assert feed_forward == {"kind": "feed_forward", "size": 48, "activation": ours}
+        assert feed_forward == {"kind": "feed_forward", "size": 64, "activation": ours}
 
 
 @pytest.mark.parametrize(
