@@ -61,8 +61,8 @@ class _Layer:
     def _add_attention(self, block: Spec) -> None:
         hidden, head_dim = self._hidden, block["head_dim"]
         queries, keys = block["num_heads"] * head_dim, block["num_kv_heads"] * head_dim
-        qkv_bias = block.get("qkv_bias", True)
-        key_bias = block.get("key_bias", qkv_bias)
+        qkv_bias: bool = block.get("qkv_bias", True)
+        key_bias: bool = block.get("key_bias", qkv_bias)
         compressed = block["kind"] == "cca"
         self._add("attention.query", (queries, hidden), qkv_bias)
         self._add("attention.key", (keys, hidden), key_bias)

@@ -45,7 +45,7 @@ def stack_of(spec: Mapping[str, Any]) -> Mapping[str, Any]:
     """The stack whose hidden state the heads read; a document of format 1 itself, which has the
     sizes of its only one."""
     stacks: Mapping[str, Any] = spec.get("stacks", {"": spec})
-    return next(reversed(stacks.values()))  # type: ignore[no-any-return, call-overload]
+    return next(reversed(stacks.values()))  # type: ignore[call-overload]
 
 
 def stem_of(spec: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -26,10 +26,10 @@ def test_this_repository() -> None:
 @pytest.mark.parametrize(
     ("file", "line", "message"),
     [
-        ("runtime/cpu/linear.cc", '#include "model/spec.h"', "runtime/cpu must not include"),
+        ("runtime/cpu/linear.cc", '#include "model/spec/spec.h"', "runtime/cpu must not include"),
         ("runtime/cpu/linear.cc", '#include "cuda/check.h"', "must not include runtime/cuda/"),
         ("runtime/core/arena.h", '  #include "ops/ops.h"', "runtime/core must not include"),
-        ("runtime/model/spec.h", '#include "../cpu/gemm.h"', "runtime/cpu/gemm.h"),
+        ("runtime/model/spec/spec.h", '#include "../cpu/gemm.h"', "runtime/cpu/gemm.h"),
         ("runtime/ops/ops_rows.cc", '#include "cpu/cpu_backend.h"', "runtime/cpu/cpu_backend.h"),
         ("runtime/include/packhorse/types.h", '#include "core/arena.h"', "runtime/core/arena.h"),
         (
