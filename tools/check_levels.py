@@ -1,4 +1,4 @@
-"""A file includes only its own level and those below (CONTRIBUTING.md, "The levels").
+"""A file includes only its own level and those below (CONTRIBUTING.md, "The six levels").
 
     python tools/check_levels.py [ROOT]
 

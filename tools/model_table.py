@@ -1,7 +1,7 @@
-"""Writes docs/experiments/model_errors.md: the error of every tiny model of tests/golden by device
-and dtype.
+"""Writes docs/developer/notebook/model_errors.md: the error of every tiny model of tests/golden by
+device and dtype.
 
-    python tools/model_table.py            this machine's devices; rows of others are kept
+    python tools/model_table.py            this machine's devices; columns of others are kept
 
 Needs packhorse installed (or on PYTHONPATH) and pytest. The errors are those that the tests check:
 the largest absolute difference from transformers in float32 over all numbers of the batch, for the
@@ -12,18 +12,17 @@ that of the difference of two tokens' logits.
 from __future__ import annotations
 
 import json
-import re
 import sys
 from pathlib import Path
 
 import numpy as np
 import packhorse
-from packhorse_weights import resolve_model
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "experiments" / "model_errors.md"
-HEADER = ("| family | model | device | dtype | error |", "|---|---|---|---|---|")
-DTYPES = ("float32", "float16", "bfloat16")
+PAGE = ROOT / "docs" / "developer" / "notebook" / "model_errors.md"
+COLUMNS = (("cpu", "float32"), ("cpu", "bfloat16"), ("cuda", "float16"), ("cuda", "bfloat16"))
+HEADER = f"|model|{'|'.join(f'{device} {dtype}' for device, dtype in COLUMNS)}|"
+RULE = f"|---|{'---:|' * len(COLUMNS)}"
 # If a model has none of these, "embedding" is used if it is more than one pooling of "hidden",
 # otherwise "hidden".
 OUTPUTS = ("sparse", "predictions", "vectors", "logits")
@@ -49,6 +48,7 @@ def measure(folder: Path, device: str, dtype: str) -> str | None:
             folder,
             device,
             dtype,
+            kv_tokens=0,
             max_tokens=golden["ids"].size,
             max_sequences=16,
             max_predictions=0 if rows is None else rows.size,
@@ -65,34 +65,28 @@ def measure(folder: Path, device: str, dtype: str) -> str | None:
     return f"{np.abs(found - golden[output]).max():.1e}"
 
 
-def rows(page: str) -> dict[tuple[str, str, str], tuple[str, str]]:
-    """Reads (model, device, dtype) -> (family, error) from the page."""
-    row = re.compile(r"^\| (.+?) \| (.+?) \| (.+?) \| (b?float\d+) \| (.+?) \|$", re.M)
-    return {(found[2], found[3], found[4]): (found[1], found[5]) for found in row.finditer(page)}
+def read_table(page: str) -> dict[str, list[str]]:
+    """Reads model -> the cells of COLUMNS from the page."""
+    lines = page[page.index(HEADER) :].splitlines()[2:]
+    table = [line.strip("|").split("|") for line in lines]
+    return {name: cells for name, *cells in table}
 
 
 def main() -> None:
     page = PAGE.read_text()
-    table = rows(page)
+    known = read_table(page)
     folders = sorted(path.parent for path in (ROOT / "tests" / "golden").glob("*/golden.npz"))
-    names = {folder.name for folder in folders}
-    table = {key: value for key, value in table.items() if key[0] in names}
+    devices = {name.split(":")[0]: name for name in packhorse.available_devices()}
+    lines = [HEADER, RULE]
     for folder in folders:
-        family = resolve_model(folder).spec["family"]
-        for name in packhorse.available_devices():
-            device = name.split(":")[0]
-            for dtype in DTYPES:
-                error = measure(folder, name, dtype)
-                if error is not None:
-                    table[folder.name, device, dtype] = (str(family), error)
-                    print(json.dumps([folder.name, device, dtype, error]), file=sys.stderr)
-    ordered = sorted(table.items(), key=lambda row: (row[1][0], row[0]))
-    lines = [
-        f"| {family} | {model} | {device} | {dtype} | {error} |"
-        for (model, device, dtype), (family, error) in ordered
-    ]
-    start = page.index(HEADER[0])
-    PAGE.write_text("\n".join([page[:start] + HEADER[0], HEADER[1], *lines]) + "\n")
+        cells = known.get(folder.name, ["-"] * len(COLUMNS))
+        for column, (device, dtype) in enumerate(COLUMNS):
+            error = measure(folder, devices[device], dtype) if device in devices else None
+            if error is not None:
+                cells[column] = error
+                print(json.dumps([folder.name, device, dtype, error]), file=sys.stderr)
+        lines.append(f"|{folder.name}|{'|'.join(cells)}|")
+    PAGE.write_text(page[: page.index(HEADER)] + "\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import importlib
 import inspect
 import re
 import sys
-from dataclasses import fields, is_dataclass
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -90,10 +90,10 @@ def python_names() -> list[str]:
 
 def serve_names() -> list[str]:
     """Settings, each of which is a flag, an environment variable and a line of TOML."""
-    from packhorse.serve import ModelSettings, Settings
+    from packhorse.serve.settings import ModelSettings, Settings, settings_of
 
-    return [f"setting {one.name}" for one in fields(Settings)] + [
-        f"setting models.{one.name}" for one in fields(ModelSettings)
+    return [f"setting {name}" for name in settings_of(Settings)] + [
+        f"setting models.{name}" for name in settings_of(ModelSettings)
     ]
 
 

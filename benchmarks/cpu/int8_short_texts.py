@@ -5,7 +5,7 @@
 Prints the cosine of the int8 embedding with the float32 one for texts of zero to a few words, both
 computed by `packhorse`. With --ideas it also prints what other ways to quantise would give,
 computed in NumPy, for a BERT with mean pooling (by default all-MiniLM-L6-v2). See
-docs/experiments/int8_short_texts.md.
+docs/developer/notebook/low_precision.md.
 """
 
 from __future__ import annotations

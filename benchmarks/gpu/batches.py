@@ -176,7 +176,7 @@ class Loadable(Protocol):
 
 
 def random_weights(model: Loadable) -> dict[str, Tensor]:
-    """Random weights in float16 on the GPU, by the names of docs/weights.md. They are such that
+    """Random weights in float16 on the GPU, by the names of docs/developer/tensors.md:
     activations stay near 1, attention is far from uniform, and norms are not the identity."""
     generator = torch.Generator("cuda").manual_seed(0)
     tensors = {}

@@ -19,6 +19,7 @@ if "t" in sys.abiflags:
 from packhorse._native.device import DeviceArray
 from packhorse._native.session import available_devices
 from packhorse._native.session import version as _version
+from packhorse.encoder_session import EncoderSession
 from packhorse.generation import (
     GeneratedTokens,
     Generation,
@@ -51,6 +52,7 @@ __version__ = _version()
 __all__ = [
     "DeviceArray",
     "DeviceResult",
+    "EncoderSession",
     "GeneratedTokens",
     "Generation",
     "GenerationMemoryPlan",

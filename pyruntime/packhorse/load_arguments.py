@@ -1,28 +1,17 @@
-"""Checks of the arguments with which a model is loaded or planned: their types, and sizes that
-people write as text."""
+"""Checks of single options with which a model is loaded, and values made of what people write.
+
+Checks take the name by which the caller knows the option and what was given, and return it in one
+form or raise ValueError. None stands for a default."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-_COUNTS = (
-    "max_length",
-    "max_tokens",
-    "max_sequences",
-    "max_predictions",
-    "max_queue",
-    "output_slots",
-    "kv_tokens",
-    "max_adapters",
-    "max_adapter_rank",
-    "draft_tokens",
-)
-_SWITCHES = ("pin_threads", "prefix_cache")
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _BINARY = {"KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?I?)B?\s*", re.ASCII)
@@ -39,36 +28,30 @@ def cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def check_load(given: Mapping[str, Any]) -> None:
-    """Raises ValueError for an argument that is not of its kind. Ranges are checked where models
-    and devices are known."""
-    for name in _COUNTS:
-        value = given.get(name)
-        if value is not None and not is_count(value):
-            raise ValueError(f"{name} is {value!r:.80}, expected a whole number")
-    for name in _SWITCHES:
-        value = given.get(name)
-        if value is not None and not isinstance(value, bool | np.bool_):
-            raise ValueError(f"{name} is {value!r:.80}, expected True or False")
-    _check_threads(given.get("threads"))
-    parse_bytes("memory_limit", given.get("memory_limit"))
+def check_count(name: str, value: Any) -> Any:
+    if value is not None and not is_count(value):
+        raise ValueError(f"{name} is {value!r:.80}, expected a whole number")
+    return value
 
 
-def _check_threads(threads: object) -> None:
+def check_switch(name: str, value: Any) -> Any:
+    if value is not None and not isinstance(value, bool | np.bool_):
+        raise ValueError(f"{name} is {value!r:.80}, expected True or False")
+    return value
+
+
+def check_threads(name: str, value: Any) -> Any:
     most = _THREADS_PER_CORE * cores()
-    if threads is None or (is_count(threads) and 1 <= threads <= most):  # type: ignore[operator]
-        return
+    if value is None or (is_count(value) and 1 <= value <= most):
+        return value
     raise ValueError(
-        f"threads is {threads!r:.80}, expected 1 to {most}, or None for one on each core that this "
+        f"{name} is {value!r:.80}, expected 1 to {most}, or None for one on each core that this "
         f"process may use ({cores()})"
     )
 
 
 def parse_bytes(name: str, value: int | str | None) -> int | None:
-    """A number of bytes, or a text such as "1GB" (10^9) or "512MiB" (512 x 2^20), as bytes.
-
-    Raises ValueError, in which `name` is what the caller calls it.
-    """
+    """A number of bytes, or a text such as "1GB" (10^9) or "512MiB" (512 x 2^20), as bytes."""
     if isinstance(value, str) and (found := _SIZE.fullmatch(value.upper())):
         unit = found[2]
         factor = _BINARY[unit] if unit in _BINARY else _UNITS.get(unit)
@@ -79,3 +62,18 @@ def parse_bytes(name: str, value: int | str | None) -> int | None:
     raise ValueError(
         f"{name} is {value!r:.80}, expected bytes from 0 on, or a text such as '1GB' or '512MiB'"
     )
+
+
+def read_poolings(text: str) -> Any:
+    """The name of a pooling, or a list of names that have commas between."""
+    names = [name for name in text.split(",") if name]
+    return names[0] if len(names) == 1 else names or None
+
+
+def read_template(text: str) -> Any:
+    """The name of a template, or the fields in a file. Raises ValueError or FileNotFoundError."""
+    if not text.endswith(".json"):
+        return text
+    from packhorse_weights.files import read_json
+
+    return read_json(Path(text), named=True)

@@ -18,8 +18,8 @@ OutputName = Literal[
     "vectors",
     "sparse",
     "predictions",
-]  # for `Session.run`
-PairTruncation = Literal["longest_first", "only_second"]  # for `Session.score`
+]  # for `EncoderSession.run`
+PairTruncation = Literal["longest_first", "only_second"]  # for `EncoderSession.score`
 Truncation = Literal["longest_first", "only_first", "only_second"]  # for texts and pairs
 EmbeddingDtype = Literal["float32", "float16", "int8", "uint8", "binary", "ubinary"]  # for `embed`
 ScoreActivation = Literal["softmax", "sigmoid", "none"]  # from logits to scores of labels and pairs

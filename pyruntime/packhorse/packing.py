@@ -3,7 +3,8 @@ sequence begins."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Generic, overload
 
 import numpy as np
@@ -176,6 +177,23 @@ def _offsets(lengths: Sequence[int]) -> Int32Array:
 def _concatenate(name: str, sequences: Sequence[TokenSequence]) -> Int32Array:
     parts = [as_int32(f"{name}[{i}]", sequence) for i, sequence in enumerate(sequences)]
     return np.concatenate(parts) if parts else np.empty(0, np.int32)
+
+
+def batch_ranges(ends: Sequence[Sequence[int]], limits: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Ranges [first, last) of sequences that are each within the limits, as long as may be. A
+    sequence that exceeds a limit by itself is a range.
+
+    ends    of each limit, how much the first i sequences have together, for i from 0 on
+    """
+    first, count = 0, len(ends[0]) - 1
+    while first < count:
+        last = min(
+            bisect_right(of_kind, of_kind[first] + limit) - 1
+            for of_kind, limit in zip(ends, limits, strict=True)
+        )
+        last = max(last, first + 1)
+        yield first, last
+        first = last
 
 
 def pack(

@@ -73,7 +73,8 @@ def join_pairs(
     documents: Sequence[TokenSequence],
     truncation: str,
 ) -> tuple[list[Int32Array], list[Int32Array]]:
-    """Returns (ids, type ids) of each pair, truncated to `max_length` as `Session.score` says."""
+    """Returns (ids, type ids) of each pair, truncated to `max_length` as
+    `EncoderSession.score` says."""
     if truncation not in ("longest_first", "only_second"):
         raise ValueError(f"truncation {truncation!r:.80} is not longest_first or only_second")
     pair = config["pair"]

@@ -5,14 +5,13 @@
 #include <utility>
 
 #include "core/format.h"
+#include "core/math.h"
 #include "packhorse/error.h"
 
 namespace packhorse {
 namespace {
 
-constexpr size_t align_up(size_t offset) {
-  return (offset + Arena::kAlignment - 1) / Arena::kAlignment * Arena::kAlignment;
-}
+constexpr size_t align_up(size_t offset) { return round_up(offset, Arena::kAlignment); }
 
 }  // namespace
 

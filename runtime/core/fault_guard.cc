@@ -9,6 +9,8 @@
 #include <cerrno>
 #include <cstdint>
 
+#include "core/math.h"
+
 namespace packhorse {
 namespace {
 
@@ -81,7 +83,7 @@ FaultGuard::FaultGuard(void* data, size_t bytes) : slot_(0) {
   Range& range = ranges[slot_];
   range.lost = false;
   // Whole pages, as the system maps them.
-  range.end = (reinterpret_cast<uintptr_t>(data) + bytes + page_size - 1) / page_size * page_size;
+  range.end = round_up(reinterpret_cast<uintptr_t>(data) + bytes, page_size);
   range.begin.store(reinterpret_cast<uintptr_t>(data), std::memory_order_release);
 }
 

@@ -11,6 +11,7 @@
 #include <system_error>
 
 #include "core/format.h"
+#include "core/math.h"
 #include "packhorse/error.h"
 
 namespace packhorse {
@@ -63,7 +64,7 @@ void MappedFile::release(const void* data, size_t bytes) const {
   const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
   const auto first = reinterpret_cast<uintptr_t>(data_);
   const auto wanted = reinterpret_cast<uintptr_t>(data);
-  const uintptr_t begin = (std::max(wanted, first) + page - 1) / page * page;
+  const uintptr_t begin = round_up(std::max(wanted, first), page);
   const uintptr_t end = std::min(wanted + bytes, first + size_) / page * page;
   if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
 }

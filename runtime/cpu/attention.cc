@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "core/format.h"
+#include "core/math.h"
 #include "cpu/profile.h"
 #include "cpu/workspace.h"
 #include "packhorse/error.h"
@@ -19,7 +20,7 @@ static_assert(kSmallTile % kQueryGroup == 0 && kQueryTile % kSmallTile == 0);
 
 struct Scratch {
   Scratch(Workspace& workspace, int64_t num_sequences, int64_t head_dim, int threads)
-      : tile_floats((attention_scratch_floats(head_dim) + 15) / 16 * 16),
+      : tile_floats(round_up(attention_scratch_floats(head_dim), 16)),
         tiles(workspace.take<float>(threads * tile_floats)),
         order(workspace.take<int32_t>(num_sequences)),
         first_task(workspace.take<int64_t>(num_sequences + 1)),
@@ -117,7 +118,7 @@ void attention(const AttentionArgs& args, const Kernels& kernels, ThreadPool& po
     scratch.first_task[0] = 0;
     for (int32_t i = 0; i < sequences; ++i) {
       const int64_t queries = length_of(args.queries, scratch.order[i]);
-      const int64_t tiles = (queries + tile_rows - 1) / tile_rows;
+      const int64_t tiles = ceil_div(queries, tile_rows);
       scratch.first_task[i + 1] = scratch.first_task[i] + tiles * args.num_heads;
     }
     return scratch.first_task[sequences];

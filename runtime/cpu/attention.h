@@ -7,7 +7,7 @@
 
 #include "cpu/kernels.h"
 #include "cpu/thread_pool.h"
-#include "ops/args.h"
+#include "ops/args/attention.h"
 
 namespace packhorse::cpu {
 

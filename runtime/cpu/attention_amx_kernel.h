@@ -326,7 +326,7 @@ static inline bool suits_amx(const AttentionTile& task) {
 // to[rows up to a multiple of kTileSide, head_dim] = the rows of k, with zeros after the last.
 template <class T>
 static inline void copy_keys(const T* k, int64_t stride, int rows, int head_dim, bfloat16* to) {
-  for (int row = 0; row < (rows + kTileSide - 1) / kTileSide * kTileSide; ++row) {
+  for (int row = 0; row < round_up(rows, kTileSide); ++row) {
     for (int c = 0; c < head_dim; c += kTileDepth) {
       store_pairs(to + row * head_dim + c, row < rows ? load_pairs(k + row * stride + c) : Vec{});
     }

@@ -4,8 +4,9 @@
 #include <cmath>
 #include <cstring>
 
+#include "core/math.h"
 #include "cpu/profile.h"
-#include "cpu/row_ops.h"
+#include "cpu/rowwise.h"
 #include "cpu/workspace.h"
 
 namespace packhorse::cpu {
@@ -154,7 +155,7 @@ size_t cca_workspace(const CcaArgs& args, int threads) {
 
 void cca(const CcaArgs& args, const Kernels& kernels, ThreadPool& pool) {
   const int64_t tokens = args.batch.num_tokens;
-  const int64_t blocks = (tokens + kCcaRows - 1) / kCcaRows;
+  const int64_t blocks = ceil_div(tokens, kCcaRows);
   const int64_t heads = args.num_heads + args.num_kv_heads;
   const size_t bytes = scratch_bytes(args);
   const auto block_at = [&](int64_t block, auto body) {

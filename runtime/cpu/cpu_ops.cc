@@ -1,5 +1,7 @@
 // The operators of the CPU backend, each of which forwards to its kernels.
+#include <initializer_list>
 #include <memory>
+#include <type_traits>
 #include <utility>
 
 #include "cpu/attention.h"
@@ -8,11 +10,13 @@
 #include "cpu/cpu_context.h"
 #include "cpu/cpu_packer.h"
 #include "cpu/kernels.h"
+#include "cpu/kv_cache.h"
 #include "cpu/linear.h"
 #include "cpu/lora.h"
 #include "cpu/moe.h"
 #include "cpu/paged_attention.h"
-#include "cpu/row_ops.h"
+#include "cpu/rope.h"
+#include "cpu/rowwise.h"
 #include "cpu/sampling.h"
 #include "cpu/sparse_pool.h"
 
@@ -58,139 +62,80 @@ class CpuOps final : public Ops {
   }
 
  private:
-  using Use = CpuContext::Use;
-
-  void check_pages(const PagedKvCache& pages) const {
-    if (pages.keys.dtype != DType::kFloat8) context_.check_dtype(pages.keys.dtype);
+  /// Computes one operator at a time. A function takes its arguments and, in this order, what it
+  /// needs of products, kernels and threads. Throws RuntimeError where the processor lacks a dtype.
+  template <class Args, class Function>
+  void run(std::initializer_list<DType> dtypes, const Args& args, const Function& function) {
+    for (const DType dtype : dtypes) context_.check_dtype(dtype);
+    const CpuContext::Use use(context_);
+    if constexpr (std::is_invocable_v<Function, Args, GemmSet&, const Kernels&, ThreadPool&>) {
+      function(args, gemms_, kernels_, pool_);
+    } else if constexpr (std::is_invocable_v<Function, Args, const Kernels&, ThreadPool&>) {
+      function(args, kernels_, pool_);
+    } else if constexpr (std::is_invocable_v<Function, Args, ThreadPool&>) {
+      function(args, pool_);
+    } else {
+      function(args);
+    }
+  }
+  template <class Args, class Function>
+  void run(const TensorView& x, const Args& args, const Function& function) {
+    run({x.dtype}, args, function);
   }
 
-  void do_embed(const EmbedArgs& args) override {
-    context_.check_dtype(args.out.dtype);
-    const Use use(context_);
-    cpu::embed(args, kernels_, pool_);
+  // The dtype that computes with pages.
+  static DType page_dtype(const PagedKvCache& pages) {
+    return pages.keys.dtype == DType::kFloat8 ? DType::kFloat32 : pages.keys.dtype;
   }
-  void do_linear(const LinearArgs& args) override {
-    context_.check_dtype(args.x.dtype);
-    const Use use(context_);
-    cpu::linear(args, gemms_, kernels_, pool_);
-  }
+
+  void do_embed(const EmbedArgs& args) override { run(args.out, args, cpu::embed); }
+  void do_linear(const LinearArgs& args) override { run(args.x, args, cpu::linear); }
   void do_feed_forward(const FeedForwardArgs& args) override {
-    context_.check_dtype(args.x.dtype);
-    const Use use(context_);
-    cpu::feed_forward(args, gemms_, kernels_, pool_);
-  }
-  void do_unfold(const UnfoldArgs& args) override {
-    context_.check_dtype(args.x.dtype);
-    const Use use(context_);
-    cpu::unfold(args, pool_);
-  }
-  void do_rotation(const RotationArgs& args) override {
-    const Use use(context_);
-    cpu::rotation(args, pool_);
-  }
-  void do_rope(const RopeArgs& args) override {
-    context_.check_dtype(args.q.dtype);
-    const Use use(context_);
-    cpu::rope(args, kernels_, pool_);
-  }
-  void do_attention(const AttentionArgs& args) override {
-    context_.check_dtype(args.q.dtype);
-    const Use use(context_);
-    cpu::attention(args, kernels_, pool_);
-  }
-  void do_cca(const CcaArgs& args) override {
-    context_.check_dtype(args.latents.dtype);
-    const Use use(context_);
-    cpu::cca(args, kernels_, pool_);
-  }
-  void do_append_kv_cache(const AppendKvCacheArgs& args) override {
-    context_.check_dtype(args.k.dtype);
-    check_pages(args.pages);
-    const Use use(context_);
-    cpu::append_kv_cache(args, kernels_, pool_);
-  }
-  void do_paged_attention(const AttentionArgs& args) override {
-    context_.check_dtype(args.q.dtype);
-    check_pages(args.pages);
-    const Use use(context_);
-    if (args.k) cpu::append_kv_cache(appended(args), kernels_, pool_);
-    cpu::paged_attention(args, kernels_, pool_);
-  }
-  void do_norm(const NormArgs& args) override {
-    context_.check_dtype(args.x.dtype);
-    const Use use(context_);
-    cpu::norm(args, kernels_, pool_);
-  }
-  void do_pool(const PoolArgs& args) override {
-    context_.check_dtype(args.x.dtype);
-    const Use use(context_);
-    cpu::pool_sequences(args, kernels_, pool_);
-  }
-  void do_sparse_pool(const SparsePoolArgs& args) override {
-    context_.check_dtype(args.x.dtype);
-    const Use use(context_);
-    cpu::sparse_pool(args, gemms_, kernels_, pool_);
-  }
-  void do_cast(const CastArgs& args) override {
-    context_.check_dtype(args.x.dtype);
-    context_.check_dtype(args.out.dtype);
-    const Use use(context_);
-    cpu::cast(args, kernels_, pool_);
-  }
-  void do_gather_rows(const GatherRowsArgs& args) override {
-    const Use use(context_);
-    cpu::gather_rows(args, pool_);
-  }
-  void do_clear_empty(const ClearEmptyArgs& args) override {
-    const Use use(context_);
-    cpu::clear_empty(args);
-  }
-  void do_sample(const SampleArgs& args) override {
-    const Use use(context_);
-    cpu::sample(args, pool_);
-  }
-  void do_count_tokens(const CountTokensArgs& args) override {
-    const Use use(context_);
-    cpu::count_tokens(args);
-  }
-  void do_begin_step(const BeginStepArgs& args) override {
-    const Use use(context_);
-    cpu::begin_step(args);
-  }
-
-  void do_add_lora(const LoraArgs& args) override {
-    context_.check_dtype(args.x.dtype);
-    const Use use(context_);
-    cpu::add_lora(args, kernels_, pool_);
+    run(args.x, args, cpu::feed_forward);
   }
   void do_feed_forward_up(const FeedForwardUpArgs& args) override {
-    LinearArgs up;
-    up.x = args.x;
-    up.weight = args.up;
-    up.out = args.gated ? args.sums : args.out;
-    up.activation = args.gated ? Activation::kNone : args.activation;
-    up.workspace = args.workspace;
-    do_linear(up);
+    do_linear({.x = args.x,
+               .weight = args.up,
+               .activation = args.gated ? Activation::kNone : args.activation,
+               .residual = {},
+               .norm = {},
+               .out = args.gated ? args.sums : args.out,
+               .workspace = args.workspace});
     if (!args.gated) return;
-    const Use use(context_);
-    cpu::gate(args.sums, args.activation, args.out, kernels_, pool_);
+    do_activate({.x = args.sums, .activation = args.activation, .gated = true, .out = args.out});
   }
-  void do_activate(const ActivateArgs& args) override {
-    context_.check_dtype(args.x.dtype);
-    const Use use(context_);
-    cpu::activate(args, kernels_, pool_);
+  void do_sparse_pool(const SparsePoolArgs& args) override { run(args.x, args, cpu::sparse_pool); }
+
+  void do_unfold(const UnfoldArgs& args) override { run(args.x, args, cpu::unfold); }
+  void do_norm(const NormArgs& args) override { run(args.x, args, cpu::norm); }
+  void do_activate(const ActivateArgs& args) override { run(args.x, args, cpu::activate); }
+  void do_pool(const PoolArgs& args) override { run(args.x, args, cpu::pool_sequences); }
+  void do_cast(const CastArgs& args) override {
+    run({args.x.dtype, args.out.dtype}, args, cpu::cast);
   }
 
-  void do_moe(const MoeArgs& args) override {
-    context_.check_dtype(args.x.dtype);
-    const Use use(context_);
-    cpu::moe(args, gemms_, kernels_, pool_);
+  void do_rotation(const RotationArgs& args) override { run({}, args, cpu::rotation); }
+  void do_rope(const RopeArgs& args) override { run(args.q, args, cpu::rope); }
+  void do_attention(const AttentionArgs& args) override { run(args.q, args, cpu::attention); }
+  void do_append_kv_cache(const AppendKvCacheArgs& args) override {
+    run({args.k.dtype, page_dtype(args.pages)}, args, cpu::append_kv_cache);
   }
-  void do_add_scaled(const AddScaledArgs& args) override {
-    context_.check_dtype(args.x.dtype);
-    const Use use(context_);
-    cpu::add_scaled(args, pool_);
+  void do_paged_attention(const AttentionArgs& args) override {
+    run({args.q.dtype, page_dtype(args.pages)}, args,
+        [](const AttentionArgs& args, const Kernels& kernels, ThreadPool& pool) {
+          if (args.k) cpu::append_kv_cache(appended(args), kernels, pool);
+          cpu::paged_attention(args, kernels, pool);
+        });
   }
+  void do_cca(const CcaArgs& args) override { run(args.latents, args, cpu::cca); }
+
+  void do_moe(const MoeArgs& args) override { run(args.x, args, cpu::moe); }
+  void do_add_scaled(const AddScaledArgs& args) override { run(args.x, args, cpu::add_scaled); }
+  void do_add_lora(const LoraArgs& args) override { run(args.x, args, cpu::add_lora); }
+
+  void do_sample(const SampleArgs& args) override { run({}, args, cpu::sample); }
+  void do_count_tokens(const CountTokensArgs& args) override { run({}, args, cpu::count_tokens); }
+  void do_begin_step(const BeginStepArgs& args) override { run({}, args, cpu::begin_step); }
 
   CpuContext& context_;
   const Kernels& kernels_;

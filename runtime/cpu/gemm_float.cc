@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/math.h"
 #include "cpu/kernels.h"
 #include "cpu/profile.h"
 
@@ -40,7 +41,7 @@ class FloatGemm final : public Gemm {
 }  // namespace
 
 size_t packed_float_bytes(int64_t in_features, int64_t out_features) {
-  const int64_t columns = (out_features + kPackedColumns - 1) / kPackedColumns * kPackedColumns;
+  const int64_t columns = round_up(out_features, kPackedColumns);
   return static_cast<size_t>(in_features * columns) * sizeof(float);
 }
 

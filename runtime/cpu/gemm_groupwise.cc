@@ -5,9 +5,10 @@
 #include <cstring>
 
 #include "core/float_convert.h"
+#include "core/math.h"
 #include "cpu/processor.h"
 #include "cpu/profile.h"
-#include "cpu/row_ops.h"
+#include "cpu/rowwise.h"
 
 namespace packhorse::cpu {
 namespace {
@@ -15,9 +16,7 @@ namespace {
 constexpr int64_t kStep = 4;              // input features whose products one instruction adds
 constexpr int64_t kManyRowColumns = 192;  // columns of a task that has more than kSkinnyRows rows
 
-int64_t stripes_of(int64_t out_features) {
-  return (out_features + kStripeColumns - 1) / kStripeColumns;
-}
+int64_t stripes_of(int64_t out_features) { return ceil_div(out_features, kStripeColumns); }
 
 int64_t stripe_bytes(int64_t in_features, const WeightGroups& groups) {
   const int64_t padded = group_blocks(in_features) * kGroupBlock;

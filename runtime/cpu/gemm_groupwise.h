@@ -14,17 +14,16 @@
 #include <cstdint>
 #include <memory>
 
+#include "core/math.h"
 #include "cpu/gemm_shape.h"
 #include "cpu/kernels.h"
 #include "cpu/thread_pool.h"
-#include "ops/args.h"
+#include "ops/args/common.h"
 
 namespace packhorse::cpu {
 
 /// The blocks in which a row of x is quantised.
-constexpr int64_t group_blocks(int64_t in_features) {
-  return (in_features + kGroupBlock - 1) / kGroupBlock;
-}
+constexpr int64_t group_blocks(int64_t in_features) { return ceil_div(in_features, kGroupBlock); }
 
 size_t packed_groups_bytes(int64_t in_features, int64_t out_features, const WeightGroups& groups);
 /// Stripes are packed in parallel.

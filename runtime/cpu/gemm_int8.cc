@@ -5,14 +5,13 @@
 
 #include "core/format.h"
 #include "core/int8.h"
+#include "core/math.h"
 #include "packhorse/error.h"
 
 namespace packhorse::cpu {
 namespace {
 
 constexpr int64_t kRowsOfTask = 64;
-
-size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 void check_in_features(int64_t in_features) {
   constexpr int64_t kMost = (int64_t{1} << 31) / (255 * 127);
@@ -30,7 +29,7 @@ void pack(int64_t in_features, int64_t out_features, void* packed, ThreadPool& p
   auto* scales = const_cast<float*>(parts.scales);
   auto* sums = const_cast<float*>(parts.sums);
   std::vector<int8_t> weight(static_cast<size_t>(in_features * out_features));
-  pool.parallel_for((out_features + kRowsOfTask - 1) / kRowsOfTask, [&](int64_t task, int) {
+  pool.parallel_for(ceil_div(out_features, kRowsOfTask), [&](int64_t task, int) {
     const int64_t begin = task * kRowsOfTask;
     for (int64_t n = begin; n < std::min(begin + kRowsOfTask, out_features); ++n) {
       int8_t* q = weight.data() + n * in_features;
@@ -47,13 +46,13 @@ void pack(int64_t in_features, int64_t out_features, void* packed, ThreadPool& p
 
 Int8Weight::Int8Weight(const void* packed, size_t panel_bytes, int64_t out_features)
     : panels(packed),
-      scales(
-          reinterpret_cast<const float*>(static_cast<const char*>(packed) + aligned(panel_bytes))),
+      scales(reinterpret_cast<const float*>(static_cast<const char*>(packed) +
+                                            round_up(panel_bytes, 64))),
       sums(scales + out_features) {}
 
 size_t packed_int8_bytes(int64_t in_features, int64_t out_features) {
   check_in_features(in_features);
-  return aligned(packed_panels_bytes(in_features, out_features, DType::kInt8)) +
+  return round_up(packed_panels_bytes(in_features, out_features, DType::kInt8), 64) +
          2 * static_cast<size_t>(out_features) * sizeof(float);
 }
 

@@ -111,7 +111,7 @@ static inline void finish_tile(const float* tile, int rows, int columns, float* 
 
 static void multiply(const MultiplyRows& task) {
   // The heights of tiles differ by at most one row.
-  const int64_t tiles = (task.rows + kTileRows - 1) / kTileRows;
+  const int64_t tiles = ceil_div(task.rows, kTileRows);
   float tile[kTileRows * kPanel];
   for (int64_t begin = 0; begin < task.columns; begin += kPanel) {
     const int columns =

@@ -53,7 +53,7 @@ static inline void quantize_block(const Vec* x, int8_t* values, float* scale, in
 template <class T>
 static void quantize_blocks(const QuantizeBlocks& task) {
   constexpr int kBlock = static_cast<int>(kGroupBlock);
-  const int64_t blocks = (task.columns + kGroupBlock - 1) / kGroupBlock;
+  const int64_t blocks = ceil_div(task.columns, kGroupBlock);
   for (int64_t row = 0; row < task.rows; ++row) {
     const T* x = static_cast<const T*>(task.x) + row * task.x_stride;
     const auto put = [&](const T* from, int64_t block) {

@@ -155,7 +155,7 @@ template <int bits, int span, class T>
 static inline void multiply_stripe_of(const MultiplyGroupwise& task) {
   float tile[kGroupTileRows * kGroupColumns];
   // The heights of tiles differ by at most one row.
-  const int64_t tiles = (task.rows + kGroupTileRows - 1) / kGroupTileRows;
+  const int64_t tiles = ceil_div(task.rows, kGroupTileRows);
   int64_t row = 0;
   for (int64_t i = 0; i < tiles; ++i) {
     const auto count = static_cast<int>((task.rows - row) / (tiles - i));

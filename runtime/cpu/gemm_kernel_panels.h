@@ -142,7 +142,7 @@ struct MatrixTiles {
 
   template <int rows, int panels>
   struct Tile {
-    static constexpr int kPairs = (rows + 1) / 2;
+    static constexpr int kPairs = ceil_div(rows, 2);
     Sum sums[kPairs][panels * kVectors] = {};
 
     [[gnu::always_inline]] inline void add(const uint8_t* x, int64_t x_stride, int64_t count,
@@ -224,7 +224,7 @@ static inline int64_t row_bytes(const MultiplyPanels& task) {
 
 // The bytes of a panel of a weight whose rows have so many bytes.
 static inline int64_t panel_bytes(int64_t bytes) {
-  return (bytes + kPieceBytes - 1) / kPieceBytes * kPanelStep;
+  return ceil_div(bytes, kPieceBytes) * kPanelStep;
 }
 
 // sums[rows, panels * kPanelColumns] = x W^T
@@ -278,7 +278,7 @@ template <class Tiles, int panels, class F>
 static inline void multiply_panel_tiles(const MultiplyPanels& task, int64_t begin,
                                         const uint8_t* weight, F finish) {
   constexpr int kMost = kTallest<Tiles, panels>;
-  const int64_t tiles = (task.rows + kMost - 1) / kMost;
+  const int64_t tiles = ceil_div(task.rows, kMost);
   int64_t row = 0;
   for (int64_t i = 0; i < tiles; ++i) {
     const auto count = static_cast<int>((task.rows - row) / (tiles - i));

@@ -49,7 +49,7 @@ static inline void for_row_tile(int count, const Tile& tile, int64_t row) {
 
 template <int most, class Tile>
 static inline void for_row_tiles(int64_t rows, const Tile& tile) {
-  const int64_t tiles = (rows + most - 1) / most;
+  const int64_t tiles = ceil_div(rows, most);
   int64_t row = 0;
   for (int64_t i = 0; i < tiles; ++i) {
     const int64_t count = (rows - row) / (tiles - i);

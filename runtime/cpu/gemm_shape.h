@@ -5,7 +5,10 @@
 #include <cstdint>
 #include <tuple>
 
-#include "ops/args.h"
+#include "core/math.h"
+#include "ops/activation.h"
+#include "ops/args/weight_groups.h"
+#include "packhorse/types.h"
 
 namespace packhorse::cpu {
 
@@ -21,7 +24,7 @@ inline constexpr int64_t blocks_at_once(DType dtype) { return dtype == DType::kF
 /// speed.
 constexpr int64_t panel_width(DType dtype) { return dtype == DType::kFloat32 ? 32 : 192; }
 constexpr int64_t panel_count(int64_t out_features, DType dtype) {
-  return (out_features + panel_width(dtype) - 1) / panel_width(dtype);
+  return ceil_div(out_features, panel_width(dtype));
 }
 
 /// The shape of a dense layer, without its weights: what a Gemm is made for.

@@ -13,6 +13,7 @@
 
 #include "core/arena.h"
 #include "core/format.h"
+#include "core/math.h"
 #include "cpu/cgroup_memory.h"
 #include "packhorse/error.h"
 
@@ -32,7 +33,7 @@ class HostMemory final : public DeviceMemory {
     // aligned_alloc requires a multiple of the alignment. Huge pages that are never touched cost
     // nothing.
     if (bytes <= SIZE_MAX - alignment) {
-      data_ = std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+      data_ = std::aligned_alloc(alignment, round_up(bytes, alignment));
     }
     if (data_ == nullptr && bytes > 0) {
       throw OutOfMemory(concat("cpu: ", bytes, " bytes could not be allocated, ",

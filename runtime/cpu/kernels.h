@@ -281,8 +281,11 @@ inline constexpr int64_t attention_scratch_floats(int64_t head_dim) {
          kKeyTile * kTileDistances;
 }
 
-/// Keys of one page, and of one chunk: kPageTokens and kChunkTokens of ops/args/kv_cache.h.
+/// kPageTokens of ops/args/kv_cache.h, which brings functions with it.
 inline constexpr int kPageKeys = 64;
+/// The number of keys in a chunk. Attention over pages restarts its sums at every multiple of this
+/// position and merges chunks in order, so that a long sequence has the same bits whether or not
+/// several threads share it. It is a constant so that a batch cannot change the arithmetic.
 inline constexpr int64_t kChunkKeys = 512;
 
 /// Beyond any position.

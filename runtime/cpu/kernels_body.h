@@ -8,6 +8,7 @@
 #endif
 #include <stdint.h>
 
+#include "core/math.h"
 #include "cpu/kernels.h"
 
 namespace packhorse::cpu::PACKHORSE_ISA {

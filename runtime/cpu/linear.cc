@@ -4,11 +4,12 @@
 #include <cstring>
 #include <utility>
 
+#include "core/math.h"
 #include "cpu/gemm_int8.h"
 #include "cpu/linear_scratch.h"
 #include "cpu/partition.h"
 #include "cpu/profile.h"
-#include "cpu/row_ops.h"
+#include "cpu/rowwise.h"
 #include "cpu/workspace.h"
 
 namespace packhorse::cpu {
@@ -218,7 +219,7 @@ void Chain::run() const {
     }
     // Tasks are claimed in turns. So each thread gets columns that lie one after another, and finds
     // those that it has prefetched.
-    const int64_t tasks = (all + width - 1) / width;
+    const int64_t tasks = ceil_div(all, width);
     const int64_t streams = sizes.any_rows() || most_rows <= kSkinnyRows ? pool.threads() : 1;
     step(tasks, [&](const Split& split, int64_t task, int worker) {
       const int64_t begin = place_in_stream(task, tasks, streams) * width;
@@ -226,7 +227,7 @@ void Chain::run() const {
     });
   };
   const auto step_by_rows = [&](auto body) {
-    step((most_rows + kTaskRows - 1) / kTaskRows, [&](const Split& split, int64_t task, int) {
+    step(ceil_div(most_rows, kTaskRows), [&](const Split& split, int64_t task, int) {
       const int64_t row = task * kTaskRows;
       const int64_t rows = std::min(kTaskRows, split.rows - row);
       if (rows > 0) body(split, row, rows);

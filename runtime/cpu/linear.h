@@ -12,7 +12,7 @@
 #include "cpu/gemm.h"
 #include "cpu/kernels.h"
 #include "cpu/thread_pool.h"
-#include "ops/args.h"
+#include "ops/args/dense.h"
 
 namespace packhorse::cpu {
 

@@ -9,7 +9,7 @@
 #include "cpu/gemm_shape.h"
 #include "cpu/partition.h"
 #include "cpu/workspace.h"
-#include "ops/args.h"
+#include "ops/args/dense.h"
 
 namespace packhorse::cpu {
 

@@ -2,8 +2,9 @@
 
 #include <algorithm>
 
+#include "core/math.h"
 #include "cpu/profile.h"
-#include "cpu/row_ops.h"
+#include "cpu/rowwise.h"
 
 namespace packhorse::cpu {
 namespace {
@@ -11,8 +12,6 @@ namespace {
 // What one task computes: so many dot products, or so many columns of `out`.
 constexpr int64_t kTaskRanks = 16;
 constexpr int64_t kTaskColumns = 1024;
-
-int64_t pieces(int64_t count, int64_t size) { return (count + size - 1) / size; }
 
 int32_t rank_of(const int32_t* slots, const int32_t* ranks, int64_t row) {
   return slots[row] < 0 ? 0 : ranks[slots[row]];
@@ -30,19 +29,6 @@ bool any_adapted(const int32_t* slots, const int32_t* ranks, int64_t rows) {
   return false;
 }
 
-void gate_row(const TensorView& x, int64_t row, Activation activation, const TensorView& out,
-              const Kernels& kernels) {
-  GateRows task;
-  task.x = row_at(x, row);
-  task.out = row_at(out, row);
-  task.x_stride = x.row_stride;
-  task.out_stride = out.row_stride;
-  task.rows = 1;
-  task.columns = out.columns();
-  task.activation = activation;
-  kernels.gate_rows[index_of(x.dtype)](task);
-}
-
 }  // namespace
 
 void add_lora(const LoraArgs& args, const Kernels& kernels, ThreadPool& pool) {
@@ -52,7 +38,7 @@ void add_lora(const LoraArgs& args, const Kernels& kernels, ThreadPool& pool) {
   const int64_t in = args.x.columns();
   const int64_t out = args.out.columns();
   const int64_t parts = layer.num_parts;
-  const int64_t shrinks = parts * pieces(layer.max_rank, kTaskRanks);  // of a row
+  const int64_t shrinks = parts * ceil_div(layer.max_rank, kTaskRanks);  // of a row
   pool.parallel_for(rows * shrinks, [&](int64_t task, int) {
     const int64_t row = task / shrinks;
     const int64_t part = task % shrinks % parts;
@@ -66,7 +52,7 @@ void add_lora(const LoraArgs& args, const Kernels& kernels, ThreadPool& pool) {
     kernels.lora_shrink[index_of(args.x.dtype)](
         {row_at(args.x, row), element_at(layer.a, from * in), to, count, in});
   });
-  const int64_t expands = pieces(out, kTaskColumns);
+  const int64_t expands = ceil_div(out, kTaskColumns);
   pool.parallel_for(rows * expands, [&](int64_t task, int) {
     const int64_t row = task / expands;
     const int32_t rank = rank_of(args.slots, layer.ranks, row);
@@ -83,24 +69,6 @@ void add_lora(const LoraArgs& args, const Kernels& kernels, ThreadPool& pool) {
     expand.rank = rank;
     expand.max_rank = layer.max_rank;
     kernels.lora_expand[index_of(args.x.dtype)](expand);
-  });
-}
-
-void activate(const ActivateArgs& args, const Kernels& kernels, ThreadPool& pool) {
-  pool.parallel_for(args.x.rows(), [&](int64_t row, int) {
-    if (rank_of(args.slots, args.ranks, row) == 0) return;
-    const CpuTimer timer(CpuPart::kOther);
-    if (args.gated) return gate_row(args.x, row, args.activation, args.out, kernels);
-    kernels.activate[index_of(args.x.dtype)](
-        {row_at(args.x, row), row_at(args.out, row), args.out.columns(), args.activation});
-  });
-}
-
-void gate(const TensorView& x, Activation activation, const TensorView& out, const Kernels& kernels,
-          ThreadPool& pool) {
-  pool.parallel_for(x.rows(), [&](int64_t row, int) {
-    const CpuTimer timer(CpuPart::kOther);
-    gate_row(x, row, activation, out, kernels);
   });
 }
 

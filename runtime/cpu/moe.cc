@@ -6,9 +6,10 @@
 #include <cstring>
 
 #include "core/float_convert.h"
+#include "core/math.h"
 #include "cpu/linear.h"
 #include "cpu/profile.h"
-#include "cpu/row_ops.h"
+#include "cpu/rowwise.h"
 #include "cpu/workspace.h"
 
 namespace packhorse::cpu {
@@ -31,15 +32,6 @@ void read(const TensorView& view, int64_t row, int64_t column, int64_t count, fl
 void write(const float* from, int64_t count, const TensorView& view, int64_t row, int64_t column) {
   from_float32(from, view.dtype, row_at(view, row) + bytes_of(view, column),
                static_cast<size_t>(count));
-}
-
-template <class Body>
-void for_rows(int64_t rows, ThreadPool& pool, Body body) {
-  pool.parallel_for((rows + kTaskRows - 1) / kTaskRows, [&](int64_t task, int) {
-    const CpuTimer timer(CpuPart::kOther);
-    const int64_t end = std::min(rows, (task + 1) * kTaskRows);
-    for (int64_t row = task * kTaskRows; row < end; ++row) body(row);
-  });
 }
 
 template <class Body>
@@ -122,7 +114,7 @@ void moe(const MoeArgs& args, GemmSet& gemms, const Kernels& kernels, ThreadPool
   const auto experts = static_cast<int32_t>(args.experts.size());
   Workspace workspace(args.workspace);
   const Scratch scratch(workspace, args, pool.threads());
-  pool.parallel_for((rows + kTaskRows - 1) / kTaskRows, [&](int64_t task, int worker) {
+  pool.parallel_for(ceil_div(rows, kTaskRows), [&](int64_t task, int worker) {
     const CpuTimer timer(CpuPart::kOther);
     float* const logits = scratch.logits + int64_t{worker} * args.num_classes;
     const int64_t end = std::min(rows, (task + 1) * kTaskRows);
@@ -131,7 +123,7 @@ void moe(const MoeArgs& args, GemmSet& gemms, const Kernels& kernels, ThreadPool
     }
   });
   sort_rows(args, scratch);
-  for_rows(rows, pool, [&](int64_t row) {
+  for_each_row(rows, pool, [&](int64_t row) {
     std::memcpy(row_at(scratch.rows, scratch.places[row]), row_at(args.x, row),
                 bytes_of(args.x, columns));
   });
@@ -144,7 +136,7 @@ void moe(const MoeArgs& args, GemmSet& gemms, const Kernels& kernels, ThreadPool
     block.workspace = scratch.block;
     feed_forward(block, gemms, kernels, pool);
   }
-  for_rows(rows, pool, [&](int64_t row) {
+  for_each_row(rows, pool, [&](int64_t row) {
     if (scratch.chosen[row] >= experts) {
       std::memset(row_at(args.out, row), 0, bytes_of(args.out, columns));
       return;
@@ -168,7 +160,7 @@ void add_scaled(const AddScaledArgs& args, ThreadPool& pool) {
       for (int64_t i = 0; i < count; ++i) values[size_t(i)] *= scales[column + i];
     }
   };
-  for_rows(args.x.rows(), pool, [&](int64_t row) {
+  for_each_row(args.x.rows(), pool, [&](int64_t row) {
     for_pieces(args.x.columns(), [&](int64_t column, int64_t count) {
       Piece values;
       read(args.x, row, column, count, values.data());

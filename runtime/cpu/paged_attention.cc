@@ -2,14 +2,15 @@
 
 #include <algorithm>
 
+#include "core/math.h"
 #include "cpu/profile.h"
-#include "cpu/row_ops.h"
+#include "cpu/rowwise.h"
 #include "cpu/workspace.h"
 
 namespace packhorse::cpu {
 namespace {
 
-static_assert(kPageKeys == kPageTokens && kChunkKeys == kChunkTokens);
+static_assert(kPageKeys == kPageTokens && kChunkKeys % kPageKeys == 0);
 
 constexpr int64_t kTasksPerThread = 4;
 /// Tiles that are divided into chunks, and chunks that are in work at a time, for each thread.
@@ -19,8 +20,6 @@ constexpr int64_t kChunksPerThread = 4;
 // Rows of a sequence's tile are these where its rows would not fill a large one, and where the
 // threads need more tasks. Only such tiles are divided.
 constexpr int64_t kSmallTile = kQueryGroup;
-
-int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 SoftmaxState take_state(Workspace& workspace, int64_t head_dim, int64_t stride) {
   SoftmaxState state;
@@ -138,7 +137,7 @@ class PagedAttention {
     for (int32_t i = 0; i < sequences; ++i) {
       const int64_t rows = rows_of(scratch_.order[i]);
       scratch_.first_task[i + 1] =
-          scratch_.first_task[i] + ceil_divide(rows, tile_rows(rows)) * args_.num_kv_heads;
+          scratch_.first_task[i] + ceil_div(rows, tile_rows(rows)) * args_.num_kv_heads;
     }
     return scratch_.first_task[sequences];
   }
@@ -217,8 +216,8 @@ class PagedAttention {
     if (args_.term.kind == ScoreTermKind::kAlibi) tile.slopes = args_.term.slopes + head * group_;
     const int64_t lowest = tile.first_position + tile.first_row / group_;
     const int64_t highest = tile.first_position + (tile.first_row + tile.rows - 1) / group_;
-    task.begin = std::max<int64_t>(lowest - tile.left, 0) / kChunkTokens;
-    task.end = std::max(ceil_divide(highest + 1, kChunkTokens), task.begin);
+    task.begin = std::max<int64_t>(lowest - tile.left, 0) / kChunkKeys;
+    task.end = std::max(ceil_div(highest + 1, kChunkKeys), task.begin);
     return task;
   }
 

@@ -44,7 +44,7 @@ static void pack_paged_pairs(const PagedTile& tile) {
 struct VisibleKeys {
   VisibleKeys(const PagedTile& tile, int64_t lowest, int64_t highest, int64_t first_key)
       : begin(clamp(lowest - tile.left - first_key, kPageKeys) / kTileDepth * kTileDepth),
-        end((clamp(highest + 1 - first_key, kPageKeys) + kTileDepth - 1) / kTileDepth * kTileDepth),
+        end(round_up(clamp(highest + 1 - first_key, kPageKeys), kTileDepth)),
         all(lowest >= first_key + end - 1 && highest - tile.left <= first_key + begin) {}
   int begin, end;
   bool all;  // whether every row sees every one of them
@@ -129,7 +129,7 @@ static void attend_page_amx(const PagedTile& tile, const PagedScratch& scratch, 
 static void attend_rows_amx(const PagedTile& tile, int64_t begin, int64_t end,
                             const PagedScratch& scratch, const SoftmaxState& state) {
   clear_state(state, tile.rows, tile.head_dim);
-  const int lanes = (tile.rows + kWidth - 1) / kWidth * kWidth;
+  const int lanes = round_up(tile.rows, kWidth);
   auto* const values = reinterpret_cast<bfloat16*>(scratch.values);
   configure_tiles();
   for (int64_t key = begin; key < end; key += kPageKeys) {
@@ -237,7 +237,7 @@ static inline void pair_values(const bfloat16* values, int begin, int end, int h
                   (Vec)(load_halves(from + c) | load_halves(from + d + c) << 16));
     }
   }
-  for (; key < (end + kTileDepth - 1) / kTileDepth * kTileDepth; key += 2) {
+  for (; key < round_up(end, kTileDepth); key += 2) {
     for (int c = 0; c < head_dim; c += kTileSide) {
       const IntVec last = key < end ? load_halves(values + key * d + c) : IntVec{};
       store_pairs(pairs + key / 2 * d + c, (Vec)last);

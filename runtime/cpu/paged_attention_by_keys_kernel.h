@@ -191,7 +191,7 @@ static void attend_pages_by_keys(const PagedTile& tile, int64_t begin, int64_t e
       }
     }
     multiply_by_keys<rows>(scratch.queries, scratch.keys, to, d, scratch.scores);
-    const int count = (to + kWidth - 1) / kWidth * kWidth;  // those from `to` on are not visible
+    const int count = round_up(to, kWidth);  // those from `to` on are not visible
     const bool all_visible =
         to == kPageKeys && lowest >= first + kPageKeys - 1 && highest - tile.left <= first;
     float factor[rows];

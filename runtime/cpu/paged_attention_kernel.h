@@ -5,7 +5,7 @@
 // key is read once for all of them. A row's bits depend on nothing but its own query, position and
 // keys:
 //
-// - Keys are taken in chunks of kChunkTokens from position 0 on. A chunk starts without any maximum
+// - Keys are taken in chunks of kChunkKeys from position 0 on. A chunk starts without any maximum
 //   or sum; merge_chunks puts the results of chunks together, in their order.
 // - In a chunk, keys are taken in tiles of kPageTokens. A tile renews the maximum, and its weights
 //   are summed in four chains, which are dealt by the key's place in its page.
@@ -247,7 +247,7 @@ static void attend_chunk(const PagedTile& tile, int64_t chunk, const SoftmaxStat
   }
 #endif
   if (tile.rows <= kSkinnyPagedRows) return attend_skinny_rows<T>(tile, begin, end, scratch, state);
-  const int lanes = (tile.rows + kWidth - 1) / kWidth * kWidth;
+  const int lanes = round_up(tile.rows, kWidth);
   clear_state(state, tile.rows, tile.head_dim);
   for (int64_t key = begin; key < end; key += kPageKeys) {
     const int64_t page = tile.table[key / kPageKeys];

@@ -5,11 +5,12 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "core/math.h"
 #include "cpu/gemm_shape.h"
 
 namespace packhorse::cpu {
 
-inline int64_t block_count(int64_t rows) { return (rows + kBlockRows - 1) / kBlockRows; }
+inline int64_t block_count(int64_t rows) { return ceil_div(rows, kBlockRows); }
 
 // If parts may have any number of rows, all rows of a batch of no more than this are split: every
 // weight is read by one thread only, and a thread that gets less time than others takes fewer
@@ -28,7 +29,7 @@ class Partition {
         split_ = block_count(rows);
       } else {
         whole_rows_ = rows;
-        parts_ = rows == 0 ? 0 : threads * ((rows + threads * most - 1) / (threads * most));
+        parts_ = rows == 0 ? 0 : threads * ceil_div(rows, threads * most);
       }
       return;
     }
@@ -37,8 +38,8 @@ class Partition {
     split_ = block_count(rows) % threads;
     whole_rows_ = std::min(rows, (block_count(rows) - split_) * kBlockRows);
     full_blocks_ = whole_rows_ / kBlockRows;
-    const int64_t per_thread = (full_blocks_ + threads - 1) / threads * kBlockRows;
-    full_parts_ = std::min(full_blocks_, threads * ((per_thread + most - 1) / most));
+    const int64_t per_thread = ceil_div(full_blocks_, threads) * kBlockRows;
+    full_parts_ = std::min(full_blocks_, threads * ceil_div(per_thread, most));
     parts_ = full_parts_ + (whole_rows_ % kBlockRows != 0 ? 1 : 0);
     whole_blocks_ = true;
   }

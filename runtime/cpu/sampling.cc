@@ -6,6 +6,7 @@
 #include <cstring>
 #include <span>
 
+#include "core/math.h"
 #include "cpu/workspace.h"
 #include "ops/sampling_math.h"
 
@@ -156,7 +157,7 @@ class Row {
 
   bool allowed(size_t token) const {
     if (row_.mask < 0) return true;
-    const size_t words = (logits_.size() + 31) / 32;
+    const size_t words = ceil_div(logits_.size(), 32);
     const uint32_t* mask = args_.masks + static_cast<size_t>(row_.mask) * words;
     return (mask[token / 32] >> token % 32 & 1) != 0;
   }

@@ -3,7 +3,6 @@
 
 #include "cpu/thread_pool.h"
 #include "ops/args/sampling.h"
-#include "ops/args/step.h"
 
 namespace packhorse::cpu {
 

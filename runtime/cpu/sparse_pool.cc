@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "core/math.h"
 #include "cpu/profile.h"
 #include "cpu/workspace.h"
 
@@ -63,7 +64,7 @@ void sparse_pool(const SparsePoolArgs& args, GemmSet& gemms, const Kernels& kern
     std::memset(scratch.last_rows + there, 0, kBlockRows * row_bytes - there);
   }
   const int32_t* cu_seqlens = args.batch.cu_seqlens;
-  const int64_t panels = (args.out.columns() + scratch.panel - 1) / scratch.panel;
+  const int64_t panels = ceil_div(args.out.columns(), scratch.panel);
   pool.parallel_for(panels, [&](int64_t panel, int worker) {
     const int64_t begin = panel * scratch.panel;
     const int64_t columns = std::min(scratch.panel, args.out.columns() - begin);

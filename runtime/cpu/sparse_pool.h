@@ -8,7 +8,7 @@
 #include "cpu/gemm.h"
 #include "cpu/kernels.h"
 #include "cpu/thread_pool.h"
-#include "ops/args.h"
+#include "ops/args/dense.h"
 
 namespace packhorse::cpu {
 

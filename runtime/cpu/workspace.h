@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "core/math.h"
+
 namespace packhorse::cpu {
 
 class Workspace {
@@ -15,7 +17,7 @@ class Workspace {
   template <class T = std::byte>
   T* take(int64_t count) {
     char* at = base_ != nullptr ? base_ + bytes_ : nullptr;
-    bytes_ += (static_cast<size_t>(count) * sizeof(T) + 63) / 64 * 64;
+    bytes_ += round_up(static_cast<size_t>(count) * sizeof(T), 64);
     return reinterpret_cast<T*>(at);
   }
   size_t bytes() const { return bytes_; }

@@ -3,8 +3,8 @@
 #include <cuda_runtime_api.h>
 
 #include <memory>
-#include <utility>
 
+#include "core/math.h"
 #include "cuda/attention/choice.h"
 #include "cuda/attention/paged/paged.h"
 #include "cuda/attention/portable/sm80.h"
@@ -12,15 +12,6 @@
 #include "cuda/cuda_backend.h"
 #include "cuda/cuda_packer.h"
 #include "cuda/device.h"
-#include "cuda/rowwise/append_kv_cache.h"
-#include "cuda/rowwise/cast.h"
-#include "cuda/rowwise/embedding.h"
-#include "cuda/rowwise/gate.h"
-#include "cuda/rowwise/norm_float8.h"
-#include "cuda/rowwise/pool.h"
-#include "cuda/rowwise/unfold.h"
-#include "cuda/sampling/begin_step.h"
-#include "cuda/sampling/sampling.h"
 
 namespace packhorse {
 namespace cuda {
@@ -58,108 +49,6 @@ std::vector<std::string> CudaOps::explain(const std::function<void()>& work) {
   }
   explanations_ = nullptr;
   return lines;
-}
-
-void CudaOps::do_embed(const EmbedArgs& args) {
-  check_compute("embed", args.out.dtype);
-  for (auto [name, view] : {std::pair{"word", &args.word},
-                            {"position", &args.position},
-                            {"type", &args.type},
-                            {"out", &args.out}}) {
-    check_vectors("embed", name, *view);
-  }
-  const DeviceGuard guard(device_);
-  launch_embed(args, sm_count_, stream_);
-}
-
-void CudaOps::do_activate(const ActivateArgs& args) {
-  check_compute("activate", args.x.dtype);
-  check_vectors("activate", "x", args.x);
-  check_vectors("activate", "out", args.out);
-  const DeviceGuard guard(device_);
-  launch_activate(args, stream_);
-}
-
-void CudaOps::do_unfold(const UnfoldArgs& args) {
-  check_compute("unfold", args.x.dtype);
-  check_vectors("unfold", "x", args.x);
-  check_vectors("unfold", "out", args.out);
-  const DeviceGuard guard(device_);
-  launch_unfold(args, stream_);
-}
-
-void CudaOps::do_norm(const NormArgs& args) {
-  const DeviceGuard guard(device_);
-  norm(args);
-}
-
-bool CudaOps::quantizes_rows(int64_t columns) const {
-  return kBuiltForSm90 && sm90_capable_ && columns <= kNormFloat8Columns &&
-         columns % kFloat8Multiple == 0;
-}
-
-void CudaOps::norm(const NormArgs& args) {
-  const NormParams params = norm_params(args);
-  if constexpr (kBuiltForSm90) {
-    if (args.quantized) return launch_norm_float8(params, args.quantized, stream_);
-  }
-  launch_norm(params, stream_);
-}
-
-void CudaOps::norm_in_place(const TensorView& rows, const NormWeight& weight,
-                            const Float8Rows& quantized, const int32_t* row_count) {
-  NormArgs args;
-  args.x = rows;
-  args.out = rows;
-  args.norm = weight;
-  args.row_count = row_count;
-  args.quantized = quantized;
-  norm(args);
-}
-
-void CudaOps::do_pool(const PoolArgs& args) {
-  check_compute("pool", args.x.dtype);
-  // Rows are read by whole vectors: the last one may end in columns that are not asked for.
-  TensorView read = args.x;
-  if (read.row_stride > read.columns()) {
-    read.shape[1] = (read.columns() + kMultiple - 1) / kMultiple * kMultiple;
-  }
-  check_vectors("pool", "x", read);
-  const DeviceGuard guard(device_);
-  launch_pool(args, stream_);
-}
-
-void CudaOps::do_cast(const CastArgs& args) {
-  const DeviceGuard guard(device_);
-  launch_cast(args, stream_);
-}
-
-void CudaOps::do_gather_rows(const GatherRowsArgs& args) {
-  check_compute("gather_rows", args.x.dtype);
-  check_vectors("gather_rows", "x", args.x);
-  check_vectors("gather_rows", "out", args.out);
-  const DeviceGuard guard(device_);
-  launch_gather_rows(args, stream_);
-}
-
-void CudaOps::do_clear_empty(const ClearEmptyArgs& args) {
-  const DeviceGuard guard(device_);
-  launch_clear_empty(args.batch.cu_seqlens, args.out, stream_);
-}
-
-void CudaOps::do_sample(const SampleArgs& args) {
-  const DeviceGuard guard(device_);
-  launch_sample(args, sm_count_, stream_);
-}
-
-void CudaOps::do_count_tokens(const CountTokensArgs& args) {
-  const DeviceGuard guard(device_);
-  launch_count_tokens(args, stream_);
-}
-
-void CudaOps::do_begin_step(const BeginStepArgs& args) {
-  const DeviceGuard guard(device_);
-  launch_begin_step(args, stream_);
 }
 
 }  // namespace cuda

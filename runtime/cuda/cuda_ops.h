@@ -9,20 +9,18 @@
 #include <string>
 #include <vector>
 
+#include "cuda/arg_checks.h"
 #include "cuda/attention/attention.h"
 #include "cuda/cuda_context.h"
 #include "cuda/device.h"
 #include "cuda/device_memory.h"
 #include "cuda/gemm/gemm.h"
-#include "cuda/params.h"
-#include "cuda/rowwise/lora.h"
 #include "ops/ops.h"
 #include "packhorse/attention_algorithm.h"
 
 namespace packhorse::cuda {
 
-/// The operators of one device, in its stream. Those of dense layers, of attention and of mixtures
-/// are defined in files of their own.
+/// The operators of one device, in its stream: cuda_ops_*.cc, a file for each family.
 class CudaOps final : public Ops {
  public:
   /// `context` must outlive the object.
@@ -78,8 +76,6 @@ class CudaOps final : public Ops {
   void pool_chunks(const SparsePoolArgs& args);
 
   void do_cast(const CastArgs& args) override;
-  void do_gather_rows(const GatherRowsArgs& args) override;
-  void do_clear_empty(const ClearEmptyArgs& args) override;
   void do_sample(const SampleArgs& args) override;
   void do_count_tokens(const CountTokensArgs& args) override;
   void do_begin_step(const BeginStepArgs& args) override;
@@ -87,7 +83,7 @@ class CudaOps final : public Ops {
   void do_add_scaled(const AddScaledArgs& args) override;
 
   void gemm(const GemmParams& params);
-  // Whether the GEMM that computes heads can rotate them.
+  // True if the GEMM that computes heads can rotate them.
   bool rotates_in_gemm(const LinearArgs& args, const RopeArgs& heads) const;
   void feed_forward_float8(const FeedForwardArgs& args);
   // The bytes of a feed-forward block's workspace that hold what lies between its two layers.
@@ -100,19 +96,14 @@ class CudaOps final : public Ops {
   size_t int8_workspace(const FeedForwardArgs& args) const;
   void linear_int8(const LinearArgs& args);
   void feed_forward_int8(const FeedForwardArgs& args);
-  // out = residual + activation(x W^T + bias) of an int8 weight. `workspace`: int8_workspace bytes.
-  void product_int8(const char* op, const TensorView& x, const LinearWeight& weight,
-                    Activation activation, const TensorView& residual, const TensorView& out,
-                    const int32_t* row_count, void* workspace);
-  // out = activation(gate) * up of the blocks that alternate in x; both are contiguous.
-  void gate(const TensorView& x, Activation activation, const TensorView& out,
-            const int32_t* row_count);
-  void add_lora(const char* op, const LoraArgs& args, const LoraRotation& rotation);
+  // linear_int8 with the norm left out. Its workspace is int8_workspace bytes.
+  void product_int8(const char* op, const LinearArgs& args);
+  void add_lora(const char* op, const LoraArgs& args, const RopeArgs& heads);
   void norm(const NormArgs& args);
   // The norm of rows that a dense layer gave, in their place.
   void norm_in_place(const TensorView& rows, const NormWeight& weight, const Float8Rows& quantized,
                      const int32_t* row_count);
-  std::string explain_attention(AttentionAlgorithm algorithm, const AttentionParams& params) const;
+  std::string explain_attention(AttentionAlgorithm algorithm, const AttentionArgs& args) const;
 
   int device_;
   cudaStream_t stream_;

@@ -1,4 +1,6 @@
-// The operators of attention.
+// The operators of attention and of its cache.
+#include <utility>
+
 #include "core/format.h"
 #include "cuda/attention/choice.h"
 #include "cuda/attention/disentangled/disentangled.h"
@@ -14,9 +16,65 @@
 namespace packhorse::cuda {
 namespace {
 
+// Pages of keys or of values. Their rows need not be whole 16-byte accesses where they are kFloat8:
+// those of a head are one array.
+void check_pages(const char* op, const char* name, const TensorView& pages) {
+  const int64_t rows = pages.rows() / kPageTokens;
+  check_vectors(op, name, {pages.data, pages.dtype, rows, kPageTokens * pages.columns()});
+}
+
+void check_attention(const AttentionArgs& args) {
+  const char* op = "attention";
+  check_compute(op, args.q.dtype);
+  for (auto [name, view] : {std::pair{"q", &args.q},
+                            {"k", &args.k},
+                            {"v", &args.v},
+                            {"out", &args.out},
+                            {"position_keys", &args.term.position_keys},
+                            {"position_queries", &args.term.position_queries}}) {
+    check_vectors(op, name, *view);
+  }
+  check_int32(op, args.queries);
+  check_int32(op, args.keys);
+}
+
+void check_append_kv_cache(const AppendKvCacheArgs& args) {
+  const char* op = "append_kv_cache";
+  check_compute(op, args.k.dtype);
+  check_vectors(op, "k", args.k);
+  check_vectors(op, "v", args.v);
+  check_pages(op, "keys", args.pages.keys);
+  check_pages(op, "values", args.pages.values);
+  if (args.pages.keys.dtype != args.k.dtype && args.pages.keys.dtype != DType::kFloat8) {
+    throw InvalidArgument(concat("append_kv_cache: pages are ", name_of(args.pages.keys.dtype),
+                                 ", keys are ", name_of(args.k.dtype)));
+  }
+}
+
+void check_paged_attention(const AttentionArgs& args) {
+  const char* op = "attention";
+  check_compute(op, args.q.dtype);
+  check_vectors(op, "q", args.q);
+  check_vectors(op, "out", args.out);
+  check_pages(op, "pages.keys", args.pages.keys);
+  check_pages(op, "pages.values", args.pages.values);
+  if (args.head_dim > 256) {
+    throw InvalidArgument(concat("attention: head_dim ", args.head_dim, " is over 256"));
+  }
+  const bool float8 = args.pages.keys.dtype == DType::kFloat8;
+  if (args.pages.keys.dtype != args.q.dtype && !float8) {
+    throw InvalidArgument(concat("attention: pages are ", name_of(args.pages.keys.dtype),
+                                 ", queries are ", name_of(args.q.dtype)));
+  }
+  if (args.k) check_append_kv_cache(appended(args));
+  to_int32(op, "pages.table_stride", args.pages.table_stride);
+  to_int32(op, "pages.max_kv_len", args.pages.max_kv_len);
+  check_int32(op, args.queries);
+}
+
 // Terms with very many buckets or very large distances are left to the portable kernels.
-bool fits_hopper(const AttentionParams& params) {
-  if constexpr (kBuiltForSm90) return attention_sm90_supported(params);
+bool fits_hopper(const AttentionArgs& args) {
+  if constexpr (kBuiltForSm90) return attention_sm90_supported(args);
   return false;
 }
 
@@ -37,10 +95,11 @@ bool CudaOps::attention_writes_float8(int64_t head_dim, const ScoreTerm& term) c
       head_dim % kFloat8Multiple != 0) {
     return false;
   }
-  AttentionParams params;
-  params.head_dim = static_cast<int32_t>(head_dim);
-  params.term = term;
-  return choose_algorithm(attention_, sm90_capable_, fits_hopper(params), term,
+  AttentionArgs args;
+  args.q.dtype = DType::kFloat16;
+  args.head_dim = static_cast<int32_t>(head_dim);
+  args.term = term;
+  return choose_algorithm(attention_, sm90_capable_, fits_hopper(args), term,
                           static_cast<int>(head_dim)) == AttentionAlgorithm::kHopper;
 }
 
@@ -64,25 +123,22 @@ void CudaOps::do_attention(const AttentionArgs& args) {
     throw InvalidArgument(concat("attention: head_dim ", args.head_dim, " is over ", widest,
                                  disentangled ? ", the most with a disentangled term" : ""));
   }
-  AttentionParams params = attention_params(args, sm_count_);
+  check_attention(args);
   const AttentionAlgorithm algorithm =
-      choose_algorithm(attention_, sm90_capable_, fits_hopper(params), args.term, args.head_dim);
+      choose_algorithm(attention_, sm90_capable_, fits_hopper(args), args.term, args.head_dim);
   if (explanations_ != nullptr) {
-    explanations_->push_back(explain_attention(algorithm, params));
+    explanations_->push_back(explain_attention(algorithm, args));
   }
   const DeviceGuard guard(device_);
   if constexpr (kBuiltForSm90) {
     if (algorithm == AttentionAlgorithm::kHopper) {
-      if (disentangled) return launch_attention_disentangled_sm90(params, stream_);
-      params.workspace = counters_.data();
-      params.workspace_bytes = counters_.bytes();
-      return launch_attention_sm90(params, stream_);
+      if (disentangled) return launch_attention_disentangled_sm90(args, stream_);
+      return launch_attention_sm90(args, static_cast<int32_t*>(counters_.data()), sm_count_,
+                                   stream_);
     }
   }
-  if (disentangled) return launch_attention_disentangled(params, stream_);
-  params.workspace = args.workspace;
-  params.workspace_bytes = args.workspace == nullptr ? 0 : attention_workspace(args);
-  launch_attention_sm80(params, stream_, portable_limits(algorithm));
+  if (disentangled) return launch_attention_disentangled(args, stream_);
+  launch_attention_sm80(args, sm_count_, stream_, portable_limits(algorithm));
 }
 
 void CudaOps::do_append_kv_cache(const AppendKvCacheArgs& args) {
@@ -92,29 +148,35 @@ void CudaOps::do_append_kv_cache(const AppendKvCacheArgs& args) {
 }
 
 void CudaOps::do_paged_attention(const AttentionArgs& args) {
-  PagedAttentionParams params = paged_attention_params(args, sm_count_);
-  params.most_shared_bytes = most_shared_bytes_;
-  params.workspace = static_cast<float*>(args.workspace);
-  params.workspace_bytes = args.workspace == nullptr ? 0 : paged_attention_workspace(args);
-  params.counters = static_cast<unsigned*>(page_counters_.data());
+  check_paged_attention(args);
+  const PagedLaunch how = {
+      .sm_count = sm_count_,
+      .most_shared_bytes = most_shared_bytes_,
+      .counters = static_cast<unsigned*>(page_counters_.data()),
+      .workspace_bytes = args.workspace == nullptr ? 0 : paged_attention_workspace(args)};
+  AttentionArgs own = args;
+  if (own.term.kind != ScoreTermKind::kAlibi) own.term.slopes = nullptr;
   const DeviceGuard guard(device_);
-  if (args.k && !appends_to_pages(params)) launch_append_kv_cache(appended(args), stream_);
-  launch_attention_pages(params, stream_);
+  if (args.k && !appends_to_pages(args, how)) {
+    launch_append_kv_cache(appended(args), stream_);
+    own.k = own.v = {};
+  }
+  launch_attention_pages(own, how, stream_);
 }
 
 std::string CudaOps::explain_attention(AttentionAlgorithm algorithm,
-                                       const AttentionParams& params) const {
-  const bool narrow =
-      is_narrow_window(attention_head_tile(params.head_dim), params.mask.window_left,
-                       params.mask.causal ? 0 : params.mask.window_right);
+                                       const AttentionArgs& args) const {
+  const bool narrow = is_narrow_window(attention_head_tile(args.head_dim), args.mask.window_left,
+                                       args.mask.causal ? 0 : args.mask.window_right);
   const AttentionConfig config =
-      select_attention(params.head_dim, params.num_heads, params.num_tokens_q, params.max_seqlen_k,
-                       params.term.kind != ScoreTermKind::kNone, sm_count_, narrow);
-  return concat("attention: ", params.num_heads, " heads of ", params.head_dim, ", up to ",
-                params.num_tokens_q, " tokens, up to ", params.max_seqlen_k, " in a sequence: ",
-                explain_algorithm(algorithm, params.term.kind == ScoreTermKind::kDisentangled,
-                                  config, params.max_seqlen_k, hopper_kernels(params)),
-                params.out_factor != 0 ? ", into float8" : "");
+      select_attention(args.head_dim, args.num_heads, args.queries.num_tokens, args.keys.max_seqlen,
+                       args.term.kind != ScoreTermKind::kNone, sm_count_, narrow);
+  return concat("attention: ", args.num_heads, " heads of ", args.head_dim, ", up to ",
+                args.queries.num_tokens, " tokens, up to ", args.keys.max_seqlen,
+                " in a sequence: ",
+                explain_algorithm(algorithm, args.term.kind == ScoreTermKind::kDisentangled, config,
+                                  args.keys.max_seqlen, hopper_kernels(args)),
+                args.out.dtype == DType::kFloat8 ? ", into float8" : "");
 }
 
 }  // namespace packhorse::cuda

@@ -1,4 +1,4 @@
-// The operators with dense layers, and what adapters add to them.
+// The operators of dense layers.
 #include <algorithm>
 #include <utility>
 
@@ -9,8 +9,6 @@
 #include "cuda/gemm/skinny/skinny.h"
 #include "cuda/gemm/splitk/splitk_cluster.h"
 #include "cuda/gemm/w4a16/w4a16.h"
-#include "cuda/rowwise/gate.h"
-#include "cuda/rowwise/lora.h"
 #include "cuda/rowwise/order_columns.h"
 #include "cuda/rowwise/sparse_pool.h"
 #include "packhorse/error.h"
@@ -18,13 +16,71 @@
 namespace packhorse::cuda {
 namespace {
 
-GemmParams params_of(const char* op, const LinearArgs& args, int sm_count) {
-  if (args.x.dtype == DType::kFloat8) {
-    return float8_params(op, args.x, args.x_scales, args.weight, args.activation, args.residual,
-                         args.out, 0, args.row_count, sm_count);
+// A dense layer without its norm, for the kernels. If x and the weight are kFloat8, `out` is
+// 16-bit, or kFloat8 with the scale `out_scale`.
+GemmParams gemm_params(const char* op, const LinearArgs& args, int sm_count, float out_scale = 0) {
+  const LinearWeight& weight = args.weight;
+  const bool float8 = args.x.dtype == DType::kFloat8;
+  if (!float8) check_compute(op, args.x.dtype);
+  if (float8 && args.out.dtype != DType::kFloat8) check_compute(op, args.out.dtype);
+  if (weight.groups && args.x.dtype != DType::kFloat16) {
+    throw InvalidArgument(
+        concat(op, ": x is ", name_of(args.x.dtype), ", weights in groups take float16 on CUDA"));
   }
-  return gemm_params(op, args.x, args.weight, args.activation, args.residual, args.out,
-                     args.row_count, sm_count);
+  check_vectors(op, "x", args.x);
+  check_vectors(op, "residual", args.residual);
+  check_vectors(op, "out", args.out);
+  check_int32(op, args.x, weight);
+  GemmParams params;
+  params.a = args.x.data;
+  params.lda = args.x.row_stride;
+  params.weight = weight.data;
+  params.bias = weight.bias;
+  params.residual = args.residual.data;
+  params.ldr = args.residual.row_stride;
+  params.out = args.out.data;
+  params.ldo = args.out.row_stride;
+  params.rows = static_cast<int32_t>(args.x.rows());
+  params.row_count = args.row_count;
+  params.n = static_cast<int32_t>(weight.out_features);
+  params.k = static_cast<int32_t>(weight.in_features);
+  params.dtype = float8 ? args.out.dtype : args.x.dtype;
+  params.activation = args.activation;
+  params.sm_count = sm_count;
+  params.groups = weight.groups;
+  if (float8) {
+    const auto* packed = static_cast<const unsigned char*>(weight.data);
+    params.float8.column_scales = reinterpret_cast<const float*>(
+        packed + float8_scales_offset(weight.in_features, weight.out_features));
+    params.float8.row_scales = args.x_scales.rows;
+    params.float8.a_scale = args.x_scales.tensor;
+    if (args.out.dtype == DType::kFloat8) params.float8.out_factor = 1 / out_scale;
+  } else if (weight.skinny && !weight.groups) {
+    params.parts = split_k(params.n, params.k, sm_count);
+  }
+  return params;
+}
+
+// The two products of a feed-forward block.
+LinearArgs up_of(const FeedForwardArgs& args, const TensorView& x, const TensorView& out,
+                 Activation activation) {
+  return {.x = x,
+          .weight = args.up,
+          .activation = activation,
+          .residual = {},
+          .norm = {},
+          .out = out,
+          .row_count = args.row_count,
+          .x_scales = args.x_scales};
+}
+LinearArgs down_of(const FeedForwardArgs& args, const TensorView& x) {
+  return {.x = x,
+          .weight = args.down,
+          .residual = args.residual,
+          .norm = {},
+          .out = args.out,
+          .row_count = args.row_count,
+          .x_scales = {nullptr, args.inner_scale}};
 }
 
 // The bytes of the input of a layer with its columns in the layer's order, where that has one.
@@ -61,7 +117,7 @@ size_t CudaOps::sparse_pool_workspace(const SparsePoolArgs& args) const {
 void CudaOps::do_linear(const LinearArgs& args) {
   const DeviceGuard guard(device_);
   if (args.weight.dtype == DType::kInt8) return linear_int8(args);
-  gemm(params_of("linear", in_order("linear", args), sm_count_));
+  gemm(gemm_params("linear", in_order("linear", args), sm_count_));
   if (args.norm) norm_in_place(args.out, args.norm, args.quantized, args.row_count);
 }
 
@@ -76,7 +132,7 @@ void CudaOps::do_qkv_rope(const LinearArgs& args, const RopeArgs& heads) {
     return do_rope(heads);
   }
   const DeviceGuard guard(device_);
-  GemmParams params = params_of("qkv_rope", in_order("qkv_rope", args), sm_count_);
+  GemmParams params = gemm_params("qkv_rope", in_order("qkv_rope", args), sm_count_);
   params.rotation.positions = static_cast<const float*>(heads.rotation.data);
   params.rotation.frequencies = heads.frequencies;
   params.rotation.dims = heads.dims;
@@ -93,17 +149,8 @@ void CudaOps::do_qkv_rope(const LinearArgs& args, const RopeArgs& heads, const L
   }
   // The product is rotated before it is rounded, and so is what is added to it.
   do_qkv_rope(args, heads);
-  LoraRotation rotation;
-  rotation.positions = static_cast<const float*>(heads.rotation.data);
-  rotation.stride = heads.rotation.row_stride;
-  rotation.frequencies = heads.frequencies;
-  rotation.dims = heads.dims;
-  rotation.head_dim = heads.head_dim;
-  rotation.columns = (heads.num_heads + heads.num_kv_heads) * heads.head_dim;
-  add_lora("qkv_rope", lora, rotation);
+  add_lora("qkv_rope", lora, heads);
 }
-
-void CudaOps::do_add_lora(const LoraArgs& args) { add_lora("add_lora", args, {}); }
 
 void CudaOps::do_feed_forward_up(const FeedForwardUpArgs& args) {
   const char* op = "feed_forward_up";
@@ -113,12 +160,25 @@ void CudaOps::do_feed_forward_up(const FeedForwardUpArgs& args) {
   const DeviceGuard guard(device_);
   const bool fused = args.gated && gemm_kernels_ == GemmKernels::kSm90;
   const bool apart = args.gated && !fused;
-  const TensorView x = in_order(op, args.x, args.up, args.workspace, args.row_count);
-  GemmParams up = gemm_params(op, x, args.up, apart ? Activation::kNone : args.activation, {},
-                              apart ? args.sums : args.out, args.row_count, sm_count_);
+  GemmParams up =
+      gemm_params(op,
+                  in_order(op, {.x = args.x,
+                                .weight = args.up,
+                                .activation = apart ? Activation::kNone : args.activation,
+                                .residual = {},
+                                .norm = {},
+                                .out = apart ? args.sums : args.out,
+                                .row_count = args.row_count,
+                                .workspace = args.workspace}),
+                  sm_count_);
   up.gated = fused;
   gemm(up);
-  if (apart) gate(args.sums, args.activation, args.out, args.row_count);
+  if (apart)
+    do_activate({.x = args.sums,
+                 .activation = args.activation,
+                 .gated = true,
+                 .out = args.out,
+                 .row_count = args.row_count});
 }
 
 void CudaOps::do_feed_forward(const FeedForwardArgs& args) {
@@ -134,33 +194,35 @@ void CudaOps::do_feed_forward(const FeedForwardArgs& args) {
   // One place for both inputs: the first product is done with its own when the second gets its.
   void* ordered = static_cast<unsigned char*>(args.workspace) + inner_bytes(args);
   const TensorView x = in_order(op, args.x, args.up, ordered, args.row_count);
-  GemmParams up =
-      gemm_params(op, x, args.up, args.gated && !fused ? Activation::kNone : args.activation, {},
-                  intermediate, args.row_count, sm_count_);
+  GemmParams up = gemm_params(
+      op, up_of(args, x, intermediate, args.gated && !fused ? Activation::kNone : args.activation),
+      sm_count_);
   up.gated = fused;
   gemm(up);
   if (args.gated && !fused) {
     auto* end = static_cast<unsigned char*>(args.workspace) +
                 static_cast<size_t>(intermediate.size()) * size_of(dtype);
     const TensorView gated(end, dtype, rows, args.down.in_features);
-    gate(intermediate, args.activation, gated, args.row_count);
+    do_activate({.x = intermediate,
+                 .activation = args.activation,
+                 .gated = true,
+                 .out = gated,
+                 .row_count = args.row_count});
     intermediate = gated;
   }
   intermediate = in_order(op, intermediate, args.down, ordered, args.row_count);
-  gemm(gemm_params(op, intermediate, args.down, Activation::kNone, args.residual, args.out,
-                   args.row_count, sm_count_));
+  gemm(gemm_params(op, down_of(args, intermediate), sm_count_));
   if (args.norm) norm_in_place(args.out, args.norm, {}, args.row_count);
 }
 
 void CudaOps::feed_forward_float8(const FeedForwardArgs& args) {
   const char* op = "feed_forward";
   const TensorView inner(args.workspace, DType::kFloat8, args.x.rows(), args.down.in_features);
-  GemmParams up = float8_params(op, args.x, args.x_scales, args.up, args.activation, {}, inner,
-                                args.inner_scale, args.row_count, sm_count_);
+  GemmParams up =
+      gemm_params(op, up_of(args, args.x, inner, args.activation), sm_count_, args.inner_scale);
   up.gated = args.gated;
   gemm(up);
-  gemm(float8_params(op, inner, {nullptr, args.inner_scale}, args.down, Activation::kNone,
-                     args.residual, args.out, 0, args.row_count, sm_count_));
+  gemm(gemm_params(op, down_of(args, inner), sm_count_));
   if (args.norm) norm_in_place(args.out, args.norm, args.quantized, args.row_count);
 }
 
@@ -180,8 +242,8 @@ void CudaOps::do_sparse_pool(const SparsePoolArgs& args) {
 void CudaOps::pool_in_gemm(const SparsePoolArgs& args) {
   if constexpr (kBuiltForSm90) {
     const char* op = "sparse_pool";
-    GemmParams params =
-        gemm_params(op, args.x, args.weight, Activation::kNone, {}, {}, nullptr, sm_count_);
+    GemmParams params = gemm_params(
+        op, {.x = args.x, .weight = args.weight, .residual = {}, .norm = {}, .out = {}}, sm_count_);
     params.pool.out = args.out.as<float>();
     params.pool.cu_seqlens = args.batch.cu_seqlens;
     params.pool.num_sequences = to_int32(op, "num_sequences", args.batch.num_sequences);
@@ -209,7 +271,8 @@ void CudaOps::pool_chunks(const SparsePoolArgs& args) {
     x.data = args.x.as<char>() +
              static_cast<size_t>(chunk.first_row * args.x.row_stride) * size_of(args.x.dtype);
     const TensorView logits(args.workspace, args.x.dtype, chunk.rows, chunk.stride);
-    gemm(gemm_params(op, x, args.weight, Activation::kNone, {}, logits, nullptr, sm_count_));
+    gemm(gemm_params(op, {.x = x, .weight = args.weight, .residual = {}, .norm = {}, .out = logits},
+                     sm_count_));
     if (args.sum) {
       launch_sparse_sum(chunk, args.twice, stream_);
     } else {
@@ -242,15 +305,7 @@ TensorView CudaOps::in_order(const char* op, const TensorView& x, const LinearWe
   check_compute(op, x.dtype);
   const TensorView ordered(workspace, x.dtype, x.rows(), weight.in_features);
   check_vectors(op, "x in the order of the weight", ordered);
-  OrderColumnsParams params;
-  params.x = x.data;
-  params.x_stride = x.row_stride;
-  params.order = weight.input_order;
-  params.out = workspace;
-  params.rows = x.rows();
-  params.columns = weight.in_features;
-  params.row_count = row_count;
-  launch_order_columns(params, stream_);
+  launch_order_columns(x, weight.input_order, ordered, row_count, stream_);
   return ordered;
 }
 
@@ -258,29 +313,6 @@ LinearArgs CudaOps::in_order(const char* op, const LinearArgs& args) {
   LinearArgs result = args;
   result.x = in_order(op, args.x, args.weight, args.workspace, args.row_count);
   return result;
-}
-
-void CudaOps::gate(const TensorView& x, Activation activation, const TensorView& out,
-                   const int32_t* row_count) {
-  GateParams params;
-  params.x = x.data;
-  params.out = out.data;
-  params.rows = x.rows();
-  params.columns = out.columns();
-  params.row_count = row_count;
-  params.dtype = x.dtype;
-  params.activation = activation;
-  launch_gate(params, stream_);
-}
-
-void CudaOps::add_lora(const char* op, const LoraArgs& args, const LoraRotation& rotation) {
-  check_compute(op, args.x.dtype);
-  for (auto [name, view] :
-       {std::pair{"x", &args.x}, {"a", &args.layer.a}, {"b", &args.layer.b}, {"out", &args.out}}) {
-    check_vectors(op, name, *view);
-  }
-  const DeviceGuard guard(device_);
-  launch_add_lora(args, rotation, stream_);
 }
 
 }  // namespace packhorse::cuda

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/format.h"
+#include "core/math.h"
 #include "cuda/cuda_ops.h"
 #include "cuda/device.h"
 #include "cuda/gemm/int8/int8.h"
@@ -14,7 +15,7 @@ namespace {
 
 constexpr size_t kAlignment = 256;
 
-size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+size_t aligned(size_t bytes) { return round_up(bytes, kAlignment); }
 
 /// Where quantised rows lie in a workspace: their bytes, scales and offsets.
 struct QuantizedRows {
@@ -57,50 +58,21 @@ size_t CudaOps::int8_workspace(const FeedForwardArgs& args) const {
   return BlockLayout(args).bytes;
 }
 
-void CudaOps::product_int8(const char* op, const TensorView& x, const LinearWeight& weight,
-                           Activation activation, const TensorView& residual, const TensorView& out,
-                           const int32_t* row_count, void* workspace) {
-  check_compute(op, x.dtype);
-  check_vectors(op, "x", x);
-  check_vectors(op, "residual", residual);
-  check_vectors(op, "out", out);
-  if (workspace == nullptr) throw InvalidArgument(concat(op, ": workspace is missing"));
-  const QuantizedRows quantized(workspace, x.rows(), x.columns());
-  QuantizeRowsParams rows;
-  rows.x = x.data;
-  rows.x_stride = x.row_stride;
-  rows.rows = x.rows();
-  rows.columns = x.columns();
-  rows.row_count = row_count;
-  rows.values = quantized.values;
-  rows.scales = quantized.scales();
-  rows.offsets = quantized.offsets();
-  rows.dtype = x.dtype;
-  launch_quantize_rows(rows, stream_);
-
-  GemmInt8Params params;
-  params.a = quantized.values;
-  params.row_scales = quantized.scales();
-  params.row_offsets = quantized.offsets();
-  params.weight = weight.data;
-  params.bias = weight.bias;
-  params.residual = residual.data;
-  params.ldr = residual.row_stride;
-  params.out = out.data;
-  params.ldo = out.row_stride;
-  params.rows = to_int32(op, "rows", x.rows());
-  params.row_count = row_count;
-  params.n = to_int32(op, "out_features", weight.out_features);
-  params.k = to_int32(op, "in_features", padded_int8(weight.in_features));
-  params.dtype = out.dtype;
-  params.activation = activation;
-  params.sm_count = sm_count_;
-  launch_gemm_int8(params, stream_);
+void CudaOps::product_int8(const char* op, const LinearArgs& args) {
+  check_compute(op, args.x.dtype);
+  check_vectors(op, "x", args.x);
+  check_vectors(op, "residual", args.residual);
+  check_vectors(op, "out", args.out);
+  check_int32(op, args.x, args.weight);
+  if (args.workspace == nullptr) throw InvalidArgument(concat(op, ": workspace is missing"));
+  const QuantizedRows rows(args.workspace, args.x.rows(), args.x.columns());
+  const RowBytes bytes = {rows.values, rows.scales(), rows.offsets()};
+  launch_quantize_rows(args.x, bytes, args.row_count, stream_);
+  launch_gemm_int8(args, bytes, sm_count_, stream_);
 }
 
 void CudaOps::linear_int8(const LinearArgs& args) {
-  product_int8("linear", args.x, args.weight, args.activation, args.residual, args.out,
-               args.row_count, args.workspace);
+  product_int8("linear", args);
   if (args.norm) norm_in_place(args.out, args.norm, {}, args.row_count);
 }
 
@@ -109,16 +81,31 @@ void CudaOps::feed_forward_int8(const FeedForwardArgs& args) {
   const BlockLayout layout(args);
   auto* workspace = static_cast<unsigned char*>(args.workspace);
   TensorView inner(workspace + layout.sums, args.x.dtype, layout.rows, args.up.out_features);
-  product_int8(op, args.x, args.up, args.gated ? Activation::kNone : args.activation, {}, inner,
-               args.row_count, workspace);
+  product_int8(op, {.x = args.x,
+                    .weight = args.up,
+                    .activation = args.gated ? Activation::kNone : args.activation,
+                    .residual = {},
+                    .norm = {},
+                    .out = inner,
+                    .row_count = args.row_count,
+                    .workspace = workspace});
   if (args.gated) {
     const TensorView gated(workspace + layout.gated, args.x.dtype, layout.rows,
                            args.down.in_features);
-    gate(inner, args.activation, gated, args.row_count);
+    do_activate({.x = inner,
+                 .activation = args.activation,
+                 .gated = true,
+                 .out = gated,
+                 .row_count = args.row_count});
     inner = gated;
   }
-  product_int8(op, inner, args.down, Activation::kNone, args.residual, args.out, args.row_count,
-               workspace);
+  product_int8(op, {.x = inner,
+                    .weight = args.down,
+                    .residual = args.residual,
+                    .norm = {},
+                    .out = args.out,
+                    .row_count = args.row_count,
+                    .workspace = workspace});
   if (args.norm) norm_in_place(args.out, args.norm, {}, args.row_count);
 }
 

@@ -6,6 +6,7 @@
 // tables: ids are clamped, and a batch with bad offsets becomes an empty one.
 #include <algorithm>
 
+#include "core/math.h"
 #include "cuda/check.h"
 #include "cuda/device_io.h"
 
@@ -85,52 +86,11 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// Copies rows of `row_size` 16-byte vectors: row r of `to` is row indices[r] of `from`, or row r
-/// where there are no indices. Rows of `to` from the row count on become zeros.
-__global__ void __launch_bounds__(kThreads)
-    gather_rows_kernel(const int4* from, const int32_t* indices, int4* to, int64_t row_size,
-                       int64_t rows, const int32_t* row_count) {
-  const int64_t valid = (row_count == nullptr ? rows : min(rows, int64_t{*row_count})) * row_size;
-  const int64_t size = rows * row_size;
-  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < size;
-       i += int64_t{gridDim.x} * kThreads) {
-    const int64_t source = indices == nullptr ? i : indices[i / row_size] * row_size + i % row_size;
-    to[i] = i < valid ? from[source] : int4{};
-  }
-}
-
-/// Clears the rows of empty sequences; a block has one row.
-__global__ void __launch_bounds__(kThreads)
-    clear_empty_kernel(const int32_t* cu_seqlens, unsigned char* rows, int64_t row_bytes) {
-  const int64_t row = blockIdx.x;
-  if (cu_seqlens[row] != cu_seqlens[row + 1]) return;
-  for (int64_t i = threadIdx.x; i < row_bytes; i += kThreads) rows[row * row_bytes + i] = 0;
-}
-
 }  // namespace
 
 void launch_load_batch(const LoadBatchArgs& args, cudaStream_t stream) {
-  const int64_t blocks = 1 + (args.from.num_tokens + kTokensOfBlock - 1) / kTokensOfBlock;
+  const int64_t blocks = 1 + ceil_div(args.from.num_tokens, kTokensOfBlock);
   load_batch_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(args);
-  CUDA_CHECK(cudaGetLastError());
-}
-
-void launch_gather_rows(const GatherRowsArgs& args, cudaStream_t stream) {
-  const TensorView& out = args.out;
-  if (out.size() == 0) return;
-  const auto row_size = out.columns() * static_cast<int64_t>(size_of(out.dtype)) / 16;
-  const int64_t blocks = (out.rows() * row_size + kThreads - 1) / kThreads;
-  gather_rows_kernel<<<static_cast<unsigned>(std::min<int64_t>(blocks, 4096)), kThreads, 0,
-                       stream>>>(args.x.as<const int4>(), args.rows, out.as<int4>(), row_size,
-                                 out.rows(), args.row_count);
-  CUDA_CHECK(cudaGetLastError());
-}
-
-void launch_clear_empty(const int32_t* cu_seqlens, const TensorView& rows, cudaStream_t stream) {
-  if (rows.rows() == 0) return;
-  clear_empty_kernel<<<static_cast<unsigned>(rows.rows()), kThreads, 0, stream>>>(
-      cu_seqlens, rows.as<unsigned char>(),
-      rows.columns() * static_cast<int64_t>(size_of(rows.dtype)));
   CUDA_CHECK(cudaGetLastError());
 }
 

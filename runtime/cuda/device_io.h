@@ -9,17 +9,12 @@
 #include <vector>
 
 #include "cuda/stream.h"
-#include "ops/args/rowwise.h"
 #include "ops/device_context.h"
 
 namespace packhorse::cuda {
 
 /// Checks a batch in device memory and copies it into the arena; see LoadBatchArgs.
 void launch_load_batch(const LoadBatchArgs& args, cudaStream_t stream);
-/// Copies rows as GatherRowsArgs says. Rows are a multiple of 16 bytes long and contiguous.
-void launch_gather_rows(const GatherRowsArgs& args, cudaStream_t stream);
-/// Writes zeros to the rows of empty sequences. Rows are contiguous.
-void launch_clear_empty(const int32_t* cu_seqlens, const TensorView& rows, cudaStream_t stream);
 
 /// A pool of events without timing. A run needs several, and making one takes longer than using it
 /// again.

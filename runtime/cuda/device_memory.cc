@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "core/format.h"
+#include "core/math.h"
 #include "cuda/check.h"
 
 namespace packhorse::cuda {
@@ -81,7 +82,7 @@ void DownloadBuffer::download(void* host_to, const void* device_from, size_t byt
   pending_.push_back({host_to, used_, bytes});
   CUDA_CHECK(
       cudaMemcpyAsync(memory_.data() + used_, device_from, bytes, cudaMemcpyDeviceToHost, stream));
-  used_ += (bytes + 15) / 16 * 16;
+  used_ += round_up(bytes, 16);
 }
 
 void DownloadBuffer::finish(bool deliver) {

@@ -5,7 +5,7 @@
 // round is waited for before the next one begins, its results have a launch of their own.
 //
 // Copies are not nodes of a step's graph: these take less time of the host, but steps on the
-// device take some 50 us longer (docs/experiments/cuda_generation.md).
+// device take some 50 us longer (docs/developer/notebook/cuda_generation.md).
 #include "cuda/host_device_ring.h"
 
 #include <array>

@@ -26,6 +26,7 @@
 
 #include <cuda_runtime.h>
 
+#include "core/math.h"
 #include "cuda/check.h"
 
 namespace packhorse::cuda {
@@ -76,6 +77,11 @@ void allow_most_shared_memory(void (*kernel)(Params...)) {
   CUDA_CHECK(cudaFuncGetAttributes(&attributes, kernel));
   CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   most - static_cast<int>(attributes.sharedSizeBytes)));
+}
+
+/// The number of blocks of which each takes `each` of `count` items.
+inline unsigned block_count(int64_t count, int64_t each) {
+  return static_cast<unsigned>(ceil_div(count, each));
 }
 
 /// Launches a kernel that keeps the rules above. Where kernels overlap, its blocks start in

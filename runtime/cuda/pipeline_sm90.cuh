@@ -9,6 +9,8 @@
 
 #include <cstdint>
 
+#include "core/math.h"
+
 namespace packhorse::cuda::sm90 {
 
 using Barrier = cutlass::arch::ClusterBarrier;
@@ -44,7 +46,7 @@ constexpr int kPartRows = 16;
 /// Returns how many of a tile's `rows` rows are copied where `left` rows exist. The rest of the
 /// tile keeps what it holds in shared memory.
 __device__ inline int32_t copied_rows(int32_t left, int32_t rows) {
-  return left >= rows ? rows : (left + kPartRows - 1) / kPartRows * kPartRows;
+  return left >= rows ? rows : round_up(left, kPartRows);
 }
 
 /// Returns a value that is the same in all lanes, in a form from which the compiler knows that.

@@ -1,4 +1,5 @@
 // Copies of a few kilobytes by a kernel: a vector of 16 bytes for each thread.
+#include "core/math.h"
 #include "cuda/check.h"
 #include "cuda/small_copy.h"
 
@@ -10,8 +11,7 @@ constexpr size_t kVector = sizeof(uint4);
 constexpr size_t kMostBytes = size_t{64} << 10;
 
 unsigned blocks_of(const SmallCopy& copy) {
-  const size_t vectors = (copy.bytes + kVector - 1) / kVector;
-  return static_cast<unsigned>((vectors + kThreads - 1) / kThreads);
+  return static_cast<unsigned>(ceil_div(copy.bytes, kVector * kThreads));
 }
 
 /// The first `first_blocks` blocks make the first copy, the others the second.

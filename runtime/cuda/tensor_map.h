@@ -7,8 +7,8 @@
 
 #include "core/format.h"
 #include "cuda/check.h"
-#include "ops/args.h"
 #include "packhorse/error.h"
+#include "packhorse/types.h"
 
 namespace packhorse::cuda {
 

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "ops/args.h"
+#include "ops/args/common.h"
 
 namespace packhorse {
 

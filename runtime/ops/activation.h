@@ -1,4 +1,4 @@
-// Elementwise activations. They are apart from args.h because the CPU kernels include this file,
+// Elementwise activations. They are apart from args/ because the CPU kernels include this file,
 // and headers that those include must not define inline functions.
 #pragma once
 

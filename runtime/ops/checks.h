@@ -1,4 +1,4 @@
-// What the checks of several operators have in common. The message of a failed check names the
+// Checks that several operators have in common. The message of a failed check names the
 // operator `op`, the argument `name`, what was found and what was expected. All of them throw
 // InvalidArgument.
 #pragma once
@@ -6,7 +6,9 @@
 #include <cstdint>
 #include <string>
 
-#include "ops/args.h"
+#include "ops/args/attention.h"
+#include "ops/args/dense.h"
+#include "ops/args/lora.h"
 
 namespace packhorse {
 
@@ -40,6 +42,12 @@ void check_quantized(const char* op, const Float8Rows& quantized, int64_t rows, 
 void check_heads(const char* op, int64_t num_heads, int64_t num_kv_heads);
 void check_head_dim(const char* op, int64_t head_dim, int64_t multiple);
 void check_batch(const char* op, const char* name, const BatchView& batch, int64_t rows);
+
+void check_linear(const char* op, const LinearArgs& args);
+void check_lora(const char* op, const LoraArgs& args);
+void check_pages(const char* op, const PagedKvCache& pages, const BatchView& batch,
+                 int64_t num_kv_heads, int64_t head_dim);
+void check_append_kv_cache(const char* op, const AppendKvCacheArgs& args);
 
 /// Rows of queries, keys or both, and what turns them.
 void check_rotated_heads(const char* op, const RopeArgs& heads, int64_t rows,

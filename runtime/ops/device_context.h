@@ -98,10 +98,10 @@ class PACKHORSE_API DeviceContext {
   /// Bytes that could be allocated now, about.
   virtual size_t free_bytes() const = 0;
   virtual std::unique_ptr<UploadBuffer> make_upload_buffer(void* device_to, size_t bytes) = 0;
-  /// Of inputs and of results, where they lie on the device, and most bytes of each.
+  /// `inputs`, `results`: device addresses. `*_bytes`: their capacities.
   virtual std::unique_ptr<HostDeviceRing> make_ring(void* inputs, size_t input_bytes,
                                                     const void* results, size_t result_bytes) = 0;
-  /// Whether transfers and operators may return before they are done.
+  /// True where transfers and operators may return before they are done.
   virtual bool asynchronous() const { return false; }
   /// Waits until all work asked for so far is done. Throws the error of any of that work that
   /// failed.

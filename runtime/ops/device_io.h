@@ -1,4 +1,4 @@
-// What a device with its own memory and streams offers besides operators: input batches that
+// Services of a device with its own memory and streams besides operators: input batches that
 // already lie on the device, results that stay there, and synchronisation with streams that others
 // own.
 #pragma once

@@ -19,7 +19,7 @@ struct LinearFormat {
   DType compute = DType::kFloat32;  // dtype of inputs and outputs
   ScaleGranularity scales = ScaleGranularity::kNone;
   WeightGroups groups = {};  // of kGroup, where `weight` is kUInt8
-  /// Whether most products have few rows, as in a model that generates. A backend may then form
+  /// Most products have few rows, as in a model that generates. A backend may then form
   /// sums in another order than otherwise, though in the same one for any number of rows.
   bool skinny = false;
 

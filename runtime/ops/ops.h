@@ -1,5 +1,6 @@
 // The operators that a backend computes. Together with device_context.h and linear_packer.h this is
-// the only boundary between models and backends.
+// the only boundary between models and backends. args/ has the arguments, and ops_*.cc the checks
+// of them, a file for each family of operators.
 //
 // The public methods check shapes, dtypes and alignment once for every backend; the private do_*
 // methods compute. The operators of a CUDA backend are asynchronous on its stream; those of the CPU
@@ -12,13 +13,13 @@
 #include <string>
 #include <vector>
 
-#include "ops/args.h"
+#include "ops/args/attention.h"
 #include "ops/args/cca.h"
+#include "ops/args/dense.h"
 #include "ops/args/lora.h"
 #include "ops/args/moe.h"
 #include "ops/args/rowwise.h"
 #include "ops/args/sampling.h"
-#include "ops/args/step.h"
 #include "packhorse/export.h"
 
 namespace packhorse {
@@ -34,7 +35,7 @@ class PACKHORSE_API Ops {
     return {};
   }
 
-  // What the device requires of shapes. Weights and buffers are laid out accordingly.
+  // Requirements of the device on shapes. Weights and buffers are laid out accordingly.
   /// Hidden states, embedding tables and feed-forward blocks are padded with zeros to a multiple of
   /// this number when weights are loaded.
   virtual int64_t width_multiple() const { return 1; }
@@ -43,15 +44,15 @@ class PACKHORSE_API Ops {
   virtual bool embeds_stored_rows() const { return false; }
   /// Head sizes are zero-padded to a multiple of this when weights are loaded.
   virtual int64_t head_dim_multiple() const = 0;
-  /// Whether the two columns that a rotation combines lie side by side in the heads of queries and
-  /// keys. If so, weights are laid out that way when they are loaded. Scores do not change, because
-  /// they are sums over all columns of a head.
+  /// True where the two columns that a rotation combines lie side by side in the heads of queries
+  /// and keys. Weights are then laid out that way when they are loaded. Scores do not change,
+  /// because they are sums over all columns of a head.
   virtual bool interleaves_heads() const { return false; }
-  /// Whether Float8Rows of so many columns can be asked for, where the device's LinearPacker has
+  /// True if Float8Rows of so many columns can be asked for, where the device's LinearPacker has
   /// the format kFloat8.
   virtual bool quantizes_rows(int64_t /*columns*/) const { return false; }
-  /// Whether, there, attention of heads of this size and with this kind of term can write kFloat8.
-  /// Of the term sizes are read, and no tables.
+  /// True if, there, attention of heads of this size and with this kind of term can write kFloat8.
+  /// The term's sizes are read, its tables are not.
   virtual bool attention_writes_float8(int64_t /*head_dim*/, const ScoreTerm& /*term*/) const {
     return false;
   }
@@ -64,7 +65,7 @@ class PACKHORSE_API Ops {
   virtual size_t linear_workspace(const LinearArgs& args) const = 0;
   virtual size_t feed_forward_workspace(const FeedForwardArgs& args) const = 0;
   virtual size_t attention_workspace(const AttentionArgs& args) const = 0;
-  /// Of attention over pages, where `pages` has bounds but may have no addresses yet.
+  /// Scratch of attention over pages, where `pages` has bounds but may have no addresses yet.
   virtual size_t paged_attention_workspace(const AttentionArgs& args) const = 0;
   virtual size_t sparse_pool_workspace(const SparsePoolArgs& args) const = 0;
   virtual size_t sample_workspace(const SampleArgs& args) const = 0;
@@ -82,9 +83,9 @@ class PACKHORSE_API Ops {
   /// Computes `linear`, then does with q and k, which are columns of args.out, what `heads` says.
   /// This is one operator so that a backend may rotate values before it rounds them.
   void qkv_rope(const LinearArgs& args, const RopeArgs& heads);
-  /// The same with what adapters add to args.out before heads are normalised and rotated.
+  /// Adds what adapters make of x to args.out before heads are normalised and rotated.
   void qkv_rope(const LinearArgs& args, const RopeArgs& heads, const LoraArgs& lora);
-  /// What RopeArgs says, of rows that are projected already.
+  /// Rotates rows that are projected already.
   void rope(const RopeArgs& args);
   void cca(const CcaArgs& args);
   void append_kv_cache(const AppendKvCacheArgs& args);
@@ -93,8 +94,6 @@ class PACKHORSE_API Ops {
   void pool(const PoolArgs& args);
   void sparse_pool(const SparsePoolArgs& args);
   void cast(const CastArgs& args);
-  void gather_rows(const GatherRowsArgs& args);
-  void clear_empty(const ClearEmptyArgs& args);
   void sample(const SampleArgs& args);
   void count_tokens(const CountTokensArgs& args);
   void begin_step(const BeginStepArgs& args);
@@ -128,8 +127,6 @@ class PACKHORSE_API Ops {
   virtual void do_pool(const PoolArgs& args) = 0;
   virtual void do_sparse_pool(const SparsePoolArgs& args) = 0;
   virtual void do_cast(const CastArgs& args) = 0;
-  virtual void do_gather_rows(const GatherRowsArgs& args) = 0;
-  virtual void do_clear_empty(const ClearEmptyArgs& args) = 0;
   virtual void do_sample(const SampleArgs& args) = 0;
   virtual void do_count_tokens(const CountTokensArgs& args) = 0;
   virtual void do_begin_step(const BeginStepArgs& args) = 0;

@@ -1,4 +1,4 @@
-// Operators of generation: the choice of tokens, and the step that takes them.
+// Checks of the operators of generation.
 #include "core/format.h"
 #include "ops/checks.h"
 #include "ops/ops.h"

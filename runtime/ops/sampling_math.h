@@ -89,7 +89,7 @@ constexpr uint64_t scale_random(uint64_t bits, uint64_t total) {
   return (bits >> 32) * (total >> 32) + (middle_a >> 32) + (middle_b >> 32);
 }
 
-/// How much of `total` the most likely tokens must sum to.
+/// The part of `total` to which the most likely tokens must sum.
 constexpr uint64_t nucleus_of(uint64_t total, float top_p) {
   const double part = static_cast<double>(total) * static_cast<double>(top_p);
   auto target = static_cast<uint64_t>(part);

@@ -29,10 +29,8 @@ void SessionOutputs::write(const TokenBatch& tokens, const int32_t* counts,
   if (wanted.hidden) {
     const TensorView from = hidden(tokens);
     const TensorView out = to.hidden.first_rows(tokens.batch.num_tokens);
-    const bool padded = from.columns() != out.columns();
-    Ops& ops = *model_.backend.ops;
-    ops.gather_rows({.x = from, .out = padded ? from : out, .row_count = counts});
-    if (padded) ops.cast({.x = from.column_slice(0, out.columns()), .out = out});
+    model_.backend.ops->cast(
+        {.x = from.column_slice(0, out.columns()), .out = out, .row_count = counts});
   }
   make(tokens, counts, wanted, to);
 }

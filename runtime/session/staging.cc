@@ -4,6 +4,8 @@
 #include <limits>
 #include <span>
 
+#include "core/math.h"
+
 namespace packhorse {
 namespace {
 
@@ -20,7 +22,7 @@ int64_t shortest(std::span<const int32_t> cu_seqlens) {
 }  // namespace
 
 InputLayout::InputLayout(const Capacity& capacity) {
-  const auto aligned = [](int64_t count) { return (count + 63) / 64 * 64; };
+  const auto aligned = [](int64_t count) { return round_up(count, 64); };
   counts = 0;
   reported = 2;
   cu_seqlens = aligned(3);

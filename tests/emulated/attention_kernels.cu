@@ -6,13 +6,13 @@
 
 namespace packhorse::cuda {
 
-void launch_attention_128(const AttentionParams& params) {
+void launch_attention_128(const AttentionArgs& args, int32_t* next_tile, int sm_count) {
   launch_attention_kernel<AttentionPlanTraits<cutlass::half_t, 128, AttentionPlan::kPingPong>>(
-      params, nullptr);
+      args, {.next_tile = next_tile, .sm_count = sm_count}, nullptr);
 }
-void launch_attention_32(const AttentionParams& params) {
+void launch_attention_32(const AttentionArgs& args, int32_t* next_tile, int sm_count) {
   launch_attention_kernel<AttentionPlanTraits<cutlass::half_t, 32, AttentionPlan::kManyBlocks>>(
-      params, nullptr);
+      args, {.next_tile = next_tile, .sm_count = sm_count}, nullptr);
 }
 
 }  // namespace packhorse::cuda

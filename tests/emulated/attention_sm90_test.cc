@@ -30,32 +30,27 @@ void check(const Shape& shape, const std::vector<int>& lengths, int sm_count, un
   fill_normal(q, random);
   fill_normal(k, random);
   fill_normal(v, random);
-  AttentionParams p;
-  p.q = q.data();
-  p.k = k.data();
-  p.v = v.data();
-  p.out = out.data();
-  p.q_row_stride = p.out_row_stride = static_cast<int64_t>(width);
-  p.k_row_stride = p.v_row_stride = static_cast<int64_t>(kv_width);
-  p.cu_seqlens_q = p.cu_seqlens_k = cu_seqlens.data();
-  p.num_sequences = static_cast<int32_t>(lengths.size());
-  p.num_tokens_q = p.num_tokens_k = tokens;
-  p.max_seqlen_q = p.max_seqlen_k = *std::max_element(lengths.begin(), lengths.end());
+  AttentionArgs p;
+  const auto columns = static_cast<int64_t>(width), kv_columns = static_cast<int64_t>(kv_width);
+  p.q = {q.data(), kDType<T>, tokens, columns};
+  p.k = {k.data(), kDType<T>, tokens, kv_columns};
+  p.v = {v.data(), kDType<T>, tokens, kv_columns};
+  p.out = {out.data(), kDType<T>, tokens, columns};
+  p.queries = p.keys = {.num_tokens = tokens,
+                        .num_sequences = static_cast<int64_t>(lengths.size()),
+                        .max_seqlen = *std::max_element(lengths.begin(), lengths.end()),
+                        .cu_seqlens = cu_seqlens.data()};
   p.num_heads = shape.heads;
   p.num_kv_heads = shape.kv_heads;
   p.head_dim = shape.head_dim;
   p.scale = 1 / std::sqrt(static_cast<float>(shape.head_dim));
   p.mask = shape.mask;
-  p.dtype = kDType<T>;
-  p.workspace = workspace.data();
-  p.workspace_bytes = sizeof(int32_t);
-  p.sm_count = sm_count;
   if (shape.head_dim > 64) {
-    launch_attention_128(p);
+    launch_attention_128(p, workspace.data(), sm_count);
   } else if (shape.head_dim <= 32) {
-    launch_attention_32(p);
+    launch_attention_32(p, workspace.data(), sm_count);
   } else {
-    launch_attention_sm90(p, nullptr);
+    launch_attention_sm90(p, workspace.data(), sm_count, nullptr);
   }
   CHECK(workspace[0] == 0);
 

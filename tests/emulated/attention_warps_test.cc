@@ -90,28 +90,20 @@ struct Case {
     return lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end());
   }
 
-  AttentionParams params(int sm_count) {
-    AttentionParams p;
-    p.q = q.data();
-    p.k = kv.data();
-    p.v = kv.data() + kv_width;
-    p.out = out.data();
-    p.q_row_stride = p.out_row_stride = q_width;
-    p.k_row_stride = p.v_row_stride = stride;
-    p.cu_seqlens_q = cu_q.data();
-    p.cu_seqlens_k = cu_k.data();
-    p.num_sequences = static_cast<int32_t>(lengths.queries.size());
-    p.num_tokens_q = q_offsets.back();
-    p.num_tokens_k = k_offsets.back();
-    p.max_seqlen_q = longest(lengths.queries);
-    p.max_seqlen_k = longest(lengths.keys);
+  AttentionArgs args() {
+    AttentionArgs p;
+    const int64_t queries = q_offsets.back(), keys = k_offsets.back();
+    p.q = {q.data(), kDType<T>, queries, q_width};
+    p.k = {kv.data(), kDType<T>, keys, kv_width, stride};
+    p.v = {kv.data() + kv_width, kDType<T>, keys, kv_width, stride};
+    p.out = {out.data(), kDType<T>, queries, q_width};
+    p.queries = batch_of(q_offsets, lengths.queries, cu_q);
+    p.keys = batch_of(k_offsets, lengths.keys, cu_k);
     p.num_heads = shape.heads;
     p.num_kv_heads = shape.kv_heads;
     p.head_dim = shape.head_dim;
     p.scale = 1 / std::sqrt(static_cast<float>(shape.head_dim));
     p.mask = shape.mask;
-    p.dtype = kDType<T>;
-    p.sm_count = sm_count;
     if (shape.alibi) {
       p.term.kind = ScoreTermKind::kAlibi;
       p.term.slopes = slopes.data();
@@ -122,9 +114,17 @@ struct Case {
       p.term.num_buckets = 8;
       p.term.max_distance = 20;
     }
-    p.workspace = workspace.data();
-    p.workspace_bytes = sizeof(int32_t);
     return p;
+  }
+  static BatchView batch_of(const std::vector<int32_t>& offsets, const std::vector<int>& lengths,
+                            const Array<int32_t>& cu_seqlens) {
+    return {.num_tokens = offsets.back(),
+            .num_sequences = static_cast<int64_t>(lengths.size()),
+            .max_seqlen = longest(lengths),
+            .cu_seqlens = cu_seqlens.data()};
+  }
+  void launch(const AttentionArgs& args, int sm_count) {
+    launch_attention_sm90(args, workspace.data(), sm_count, nullptr);
   }
 
   // The row of the table for an offset, by the definition of T5.
@@ -208,7 +208,7 @@ template <class T>
 void check(const Shape& shape, const Lengths& lengths, int sm_count = 2, unsigned seed = 0) {
   emulated::set_seed(seed);
   Case<T> one(shape, lengths);
-  launch_attention_warps(one.params(sm_count), nullptr);
+  launch_attention_warps(one.args(), sm_count, nullptr);
   CHECK_WITHIN(one.error(true), 8 * kEpsilon<T>);
 }
 
@@ -263,15 +263,15 @@ TEST(warps_and_tiles_of_one_batch) {
     for (const int sm_count : {1, 3}) {
       emulated::set_seed(seed);
       Case<__half> one({}, kUneven);
-      AttentionParams p = one.params(sm_count);
-      p.min_seqlen_q = kTilesAlone;
-      launch_attention_sm90(p, nullptr);
+      AttentionArgs p = one.args();
+      p.queries.min_seqlen = kTilesAlone;
+      one.launch(p, sm_count);
       CHECK(one.workspace[0] == 0);
       CHECK_WITHIN(one.error(false), 8 * kEpsilon<__half>);
-      launch_attention_warps(p, nullptr);
+      launch_attention_warps(p, sm_count, nullptr);
       CHECK_WITHIN(error_of(one.out, one.expected()), 8 * kEpsilon<__half>);
       Case<__half> both({}, kUneven);
-      launch_attention_sm90(both.params(sm_count), nullptr);
+      both.launch(both.args(), sm_count);
       CHECK(both.out.same_bits(one.out));
     }
   }
@@ -279,10 +279,10 @@ TEST(warps_and_tiles_of_one_batch) {
   for (const int texts : {5, 40, 300}) {
     Case<__half> none({.heads = 2, .kv_heads = 2},
                       Lengths(std::vector<int>(static_cast<size_t>(texts), 3)));
-    AttentionParams p = none.params(2);
-    p.min_seqlen_q = kTilesAlone;
-    p.max_seqlen_q = p.max_seqlen_k = 512;
-    launch_attention_sm90(p, nullptr);
+    AttentionArgs p = none.args();
+    p.queries.min_seqlen = kTilesAlone;
+    p.queries.max_seqlen = p.keys.max_seqlen = 512;
+    none.launch(p, 2);
     CHECK(none.workspace[0] == 0);
     for (size_t i = 0; i < none.out.size(); ++i) CHECK(std::isnan(to_double(none.out[i])));
   }
@@ -292,22 +292,22 @@ TEST(warps_and_tiles_of_one_batch) {
   lengths[299] = 70;
   for (const int sm_count : {1, 4}) {
     Case<__half> some({.heads = 2, .kv_heads = 2}, Lengths(lengths));
-    AttentionParams p = some.params(sm_count);
-    p.min_seqlen_q = kTilesAlone;
-    launch_attention_sm90(p, nullptr);
+    AttentionArgs p = some.args();
+    p.queries.min_seqlen = kTilesAlone;
+    some.launch(p, sm_count);
     CHECK_WITHIN(some.error(false), 8 * kEpsilon<__half>);
   }
 }
 
 TEST(warps_read_the_counts_on_the_device) {
   Case<__half> exact({}, kUneven);
-  launch_attention_warps(exact.params(2), nullptr);
+  launch_attention_warps(exact.args(), 2, nullptr);
   Case<__half> bounded({}, kUneven);
-  AttentionParams p = bounded.params(2);
-  bounded.counts[0] = p.num_tokens_q;
+  AttentionArgs p = bounded.args();
+  bounded.counts[0] = static_cast<int32_t>(p.queries.num_tokens);
   bounded.counts[1] = 5;  // texts
-  p.counts = bounded.counts.data();
-  launch_attention_warps(p, nullptr);
+  p.queries.counts = bounded.counts.data();
+  launch_attention_warps(p, 2, nullptr);
   const auto rows = static_cast<size_t>(bounded.q_offsets[5] * bounded.q_width);
   CHECK(std::memcmp(exact.out.data(), bounded.out.data(), rows * sizeof(__half)) == 0);
   for (size_t i = rows; i < bounded.out.size(); ++i) CHECK(std::isnan(to_double(bounded.out[i])));
@@ -325,12 +325,12 @@ TEST(warps_give_a_text_the_same_bits_anywhere) {
         batch.kv[static_cast<size_t>(i)] = rounded<__half>(NAN);
       }
     }
-    launch_attention_warps(batch.params(2), nullptr);
+    launch_attention_warps(batch.args(), 2, nullptr);
     for (size_t b = 0; b < kUneven.queries.size(); ++b) {
       const int length = kUneven.queries[b];
       if (length > kWarpTokens) continue;
       Case<__half> alone(shape, Lengths(std::vector<int>{length}));
-      launch_attention_warps(alone.params(1), nullptr);
+      launch_attention_warps(alone.args(), 1, nullptr);
       const __half* there = batch.out.data() + batch.q_offsets[b] * batch.q_width;
       CHECK(std::memcmp(alone.out.data(), there, alone.out.size() * sizeof(__half)) == 0);
     }
@@ -340,10 +340,10 @@ TEST(warps_give_a_text_the_same_bits_anywhere) {
 TEST(warps_into_float8) {
   for (const int head_dim : {16, 32, 48, 64}) {
     Case<__half> one({.head_dim = head_dim}, kUneven);
-    AttentionParams p = one.params(2);
-    p.out = one.bytes.data();
-    p.out_factor = 20;
-    launch_attention_warps(p, nullptr);
+    AttentionArgs p = one.args();
+    p.out = {one.bytes.data(), DType::kFloat8, p.out.rows(), p.out.columns()};
+    p.out_scale = 1 / 20.0f;
+    launch_attention_warps(p, 2, nullptr);
     const std::vector<double> expected = one.expected();
     for (size_t b = 0; b < kUneven.queries.size(); ++b) {
       for (auto i = static_cast<size_t>(one.q_offsets[b] * one.q_width);

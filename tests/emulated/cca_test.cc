@@ -2,7 +2,7 @@
 #include "cuda/cca/cca.h"
 
 #include "emulated_test.h"
-#include "ops/args/kv_cache.h"
+#include "ops/args/cca.h"
 
 namespace packhorse::cuda {
 namespace {

@@ -59,15 +59,8 @@ TEST(int8_layers_from_rows_on) {
     const std::vector<int8_t> bytes = packed(weight, kOut, k, layout);
     Array<uint8_t> a(static_cast<size_t>(kRows * layout.columns));
     Array<float> scales(kRows), offsets(kRows);
-    QuantizeRowsParams rows;
-    rows.x = x.data();
-    rows.x_stride = k;
-    rows.rows = kRows;
-    rows.columns = k;
-    rows.values = a.data();
-    rows.scales = scales.data();
-    rows.offsets = offsets.data();
-    launch_quantize_rows(rows, nullptr);
+    launch_quantize_rows({x.data(), DType::kFloat16, kRows, k},
+                         {a.data(), scales.data(), offsets.data()}, nullptr, nullptr);
     double most = 0;
     for (int r = 0; r < kRows; ++r) {
       for (int n = 0; n < kOut; ++n) {

@@ -20,15 +20,9 @@ void check(int64_t rows, int64_t columns, int64_t counted, unsigned seed) {
   Array<uint16_t> out(static_cast<size_t>(rows * columns));
   Array<int32_t> count(1);
   count[0] = static_cast<int32_t>(counted);
-  OrderColumnsParams p;
-  p.x = x.data();
-  p.x_stride = stride;
-  p.order = order.data();
-  p.out = out.data();
-  p.rows = rows;
-  p.columns = columns;
-  p.row_count = counted < rows ? count.data() : nullptr;
-  launch_order_columns(p, nullptr);
+  launch_order_columns({x.data(), DType::kFloat16, rows, columns, stride}, order.data(),
+                       {out.data(), DType::kFloat16, rows, columns},
+                       counted < rows ? count.data() : nullptr, nullptr);
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t c = 0; c < columns; ++c) {
       const auto from = static_cast<size_t>(r * stride + order[static_cast<size_t>(c)]);

@@ -108,22 +108,26 @@ struct Texts {
     return Array<int32_t>(result);
   }
 
+  PagedKvCache pages() {
+    const auto rows = static_cast<int64_t>(key_scales.size());
+    return {.keys = {keys.data(), DType::kFloat8, rows, shape.head_dim},
+            .values = {values.data(), DType::kFloat8, rows, shape.head_dim},
+            .key_scales = {key_scales.data(), DType::kFloat32, rows / kPageTokens, 64},
+            .value_scales = {value_scales.data(), DType::kFloat32, rows / kPageTokens, 64},
+            .table = table.data(),
+            .table_stride = table_stride};
+  }
+
   void append(const Step& step) {
     Array<T> k_rows(packed(k, shape.kv_heads, step)), v_rows(packed(v, shape.kv_heads, step));
     const Array<int32_t> begins = bounds(step), kv_lens = lengths_after(step);
     const int64_t tokens = begins[step.size()];
     const int64_t columns = int64_t{shape.kv_heads} * shape.head_dim;
-    const auto pages = static_cast<int64_t>(key_scales.size());
     AppendKvCacheArgs args;
     args.k = {k_rows.data(), kDType<T>, tokens, columns};
     args.v = {v_rows.data(), kDType<T>, tokens, columns};
-    args.pages = {.keys = {keys.data(), DType::kFloat8, pages, shape.head_dim},
-                  .values = {values.data(), DType::kFloat8, pages, shape.head_dim},
-                  .key_scales = {key_scales.data(), DType::kFloat32, pages / kPageTokens, 64},
-                  .value_scales = {value_scales.data(), DType::kFloat32, pages / kPageTokens, 64},
-                  .table = table.data(),
-                  .table_stride = table_stride,
-                  .kv_lens = kv_lens.data()};
+    args.pages = pages();
+    args.pages.kv_lens = kv_lens.data();
     args.batch = {.num_tokens = tokens,
                   .num_sequences = static_cast<int64_t>(step.size()),
                   .cu_seqlens = begins.data()};
@@ -137,24 +141,18 @@ struct Texts {
     Array<T> rows(packed(q, shape.heads, step));
     Array<T> out(rows.size());
     const Array<int32_t> begins = bounds(step), kv_lens = lengths_after(step);
-    PagedAttentionParams p;
-    p.q = rows.data();
-    p.out = out.data();
-    p.q_row_stride = p.out_row_stride = shape.heads * shape.head_dim;
-    p.keys = keys.data();
-    p.values = values.data();
-    p.key_scales = key_scales.data();
-    p.value_scales = value_scales.data();
-    p.page_rows = static_cast<int64_t>(key_scales.size());
-    p.table = table.data();
-    p.table_stride = table_stride;
-    p.kv_lens = kv_lens.data();
-    p.cu_seqlens = begins.data();
-    p.num_tokens = begins[step.size()];
-    p.num_sequences = static_cast<int32_t>(step.size());
+    AttentionArgs p;
+    const int64_t tokens = begins[step.size()], columns = shape.heads * shape.head_dim;
+    p.q = {rows.data(), kDType<T>, tokens, columns};
+    p.out = {out.data(), kDType<T>, tokens, columns};
+    p.queries = {.num_tokens = tokens,
+                 .num_sequences = static_cast<int64_t>(step.size()),
+                 .cu_seqlens = begins.data()};
+    p.pages = pages();
+    p.pages.kv_lens = kv_lens.data();
     for (size_t b = 0; b < step.size(); ++b) {
-      p.max_seqlen = std::max(p.max_seqlen, step[b].second);
-      p.max_kv_len = std::max(p.max_kv_len, kv_lens[b]);
+      p.queries.max_seqlen = std::max<int64_t>(p.queries.max_seqlen, step[b].second);
+      p.pages.max_kv_len = std::max<int64_t>(p.pages.max_kv_len, kv_lens[b]);
     }
     p.num_heads = shape.heads;
     p.num_kv_heads = shape.kv_heads;
@@ -162,15 +160,14 @@ struct Texts {
     p.scale = 1 / std::sqrt(static_cast<float>(shape.head_dim));
     p.soft_cap = shape.soft_cap;
     p.mask = {.causal = true, .window_left = shape.window};
-    if (shape.alibi) p.slopes = slopes.data();
-    p.dtype = kDType<T>;
-    p.sm_count = kernel == Kernel::kPrompts ? 1 : 1000;  // which makes the choice
-    p.counters = counters.data();
+    if (shape.alibi) p.term = {.kind = ScoreTermKind::kAlibi, .slopes = slopes.data()};
+    PagedLaunch how = {.sm_count = kernel == Kernel::kPrompts ? 1 : 1000,  // which makes the choice
+                       .counters = counters.data()};
     if (kernel == Kernel::kSkinnyRowsSplit) {
       p.workspace = workspace.data();
-      p.workspace_bytes = workspace.size() * sizeof(float);
+      how.workspace_bytes = workspace.size() * sizeof(float);
     }
-    launch_attention_pages(p, nullptr);
+    launch_attention_pages(p, how, nullptr);
     return {out.data(), out.data() + out.size()};
   }
 

@@ -112,23 +112,22 @@ struct Pages {
     return row * static_cast<size_t>(shape.head_dim) + static_cast<size_t>(column);
   }
 
-  PagedAttentionParams params(Array<T>& out, int sm_count) {
-    PagedAttentionParams p;
-    p.q = q.data();
-    p.out = out.data();
-    p.q_row_stride = q_stride;
-    p.out_row_stride = shape.heads * shape.head_dim;
-    p.keys = keys.data();
-    p.values = values.data();
-    p.page_rows = int64_t{num_pages} * shape.kv_heads * kPageTokens;
-    p.table = table.data();
-    p.table_stride = table_stride;
-    p.kv_lens = kv_lens.data();
-    p.cu_seqlens = cu_seqlens.data();
-    p.num_tokens = tokens;
-    p.num_sequences = static_cast<int32_t>(texts.size());
-    p.max_seqlen = most_new;
-    p.max_kv_len = longest;
+  AttentionArgs args(Array<T>& out) {
+    AttentionArgs p;
+    const int64_t columns = shape.heads * shape.head_dim;
+    const int64_t page_rows = int64_t{num_pages} * shape.kv_heads * kPageTokens;
+    p.q = {q.data(), kDType<T>, tokens, columns, q_stride};
+    p.out = {out.data(), kDType<T>, tokens, columns};
+    p.queries = {.num_tokens = tokens,
+                 .num_sequences = static_cast<int64_t>(texts.size()),
+                 .max_seqlen = most_new,
+                 .cu_seqlens = cu_seqlens.data()};
+    p.pages = {.keys = {keys.data(), kDType<T>, page_rows, shape.head_dim},
+               .values = {values.data(), kDType<T>, page_rows, shape.head_dim},
+               .table = table.data(),
+               .table_stride = table_stride,
+               .kv_lens = kv_lens.data(),
+               .max_kv_len = longest};
     p.num_heads = shape.heads;
     p.num_kv_heads = shape.kv_heads;
     p.head_dim = shape.head_dim;
@@ -136,11 +135,11 @@ struct Pages {
     p.soft_cap = shape.options.soft_cap;
     p.mask = {
         .causal = shape.options.causal, .window_left = shape.options.window, .window_right = -1};
-    if (shape.options.alibi) p.slopes = slopes.data();
-    p.dtype = kDType<T>;
-    p.counters = counters.data();
-    p.sm_count = sm_count;
+    if (shape.options.alibi) p.term = {.kind = ScoreTermKind::kAlibi, .slopes = slopes.data()};
     return p;
+  }
+  PagedLaunch launch_on(int sm_count) {
+    return {.sm_count = sm_count, .counters = counters.data()};
   }
 
   std::vector<double> reference() const {
@@ -194,8 +193,10 @@ struct Pages {
 template <class T>
 void attend(Pages<T>& pages, int sm_count, bool hopper, Array<T>& out) {
   out.fill_bytes(0xff);
-  const PagedAttentionParams params = pages.params(out, sm_count);
-  hopper ? launch_attention_pages_sm90(params, nullptr) : launch_attention_pages(params, nullptr);
+  const AttentionArgs args = pages.args(out);
+  const PagedLaunch how = pages.launch_on(sm_count);
+  hopper ? launch_attention_pages_sm90(args, how, nullptr)
+         : launch_attention_pages(args, how, nullptr);
   for (size_t i = 0; i < pages.counters.size(); ++i) CHECK(pages.counters[i] == 0);
 }
 
@@ -289,19 +290,19 @@ TEST(pages_sm90_bounds) {
   Array<__half> expected(pages.rows()), out(pages.rows());
   attend(pages, kForPrompts, false, expected);
   out.fill_bytes(0);
-  PagedAttentionParams params = pages.params(out, 3);
-  params.counts = pages.counts.data();
-  params.num_tokens += Pages<__half>::kMoreTokens;
-  params.num_sequences += 7;
-  launch_attention_pages_sm90(params, nullptr);
+  AttentionArgs args = pages.args(out);
+  args.queries.counts = pages.counts.data();
+  args.queries.num_tokens += Pages<__half>::kMoreTokens;
+  args.queries.num_sequences += 7;
+  launch_attention_pages_sm90(args, pages.launch_on(3), nullptr);
   CHECK(out.same_bits(expected));
   out.fill_bytes(0);
-  params = pages.params(out, 3);
-  params.num_sequences -= 2;
-  params.cu_seqlens += 2;
-  params.kv_lens += 2;
-  params.table += 2 * pages.table_stride;
-  launch_attention_pages_sm90(params, nullptr);
+  args = pages.args(out);
+  args.queries.num_sequences -= 2;
+  args.queries.cu_seqlens += 2;
+  args.pages.kv_lens += 2;
+  args.pages.table += 2 * pages.table_stride;
+  launch_attention_pages_sm90(args, pages.launch_on(3), nullptr);
   const size_t first = product(2, 4, 64);
   for (size_t i = 0; i < first; ++i) CHECK(to_double(out[i]) == 0);
   CHECK(std::memcmp(out.data() + first, expected.data() + first,
@@ -319,11 +320,12 @@ void check_chunks(const Shape& shape, const Texts& texts) {
   attend(pages, 2, true, expected);
   for (int sm_count : {1000, 5}) {
     emulated::set_seed(static_cast<unsigned>(sm_count));
-    PagedAttentionParams params = pages.params(found, sm_count);
-    params.workspace = workspace.data();
-    params.workspace_bytes = workspace.size() * sizeof(float);
+    AttentionArgs args = pages.args(found);
+    PagedLaunch how = pages.launch_on(sm_count);
+    args.workspace = workspace.data();
+    how.workspace_bytes = workspace.size() * sizeof(float);
     found.fill_bytes(0xff);
-    launch_attention_pages(params, nullptr);
+    launch_attention_pages(args, how, nullptr);
     CHECK(found.same_bits(expected));
     for (size_t i = 0; i < pages.counters.size(); ++i) CHECK(pages.counters[i] == 0);
   }

@@ -4,7 +4,7 @@
 
 #include "cuda/attention/paged/paged.h"
 #include "emulated_test.h"
-#include "ops/args/kv_cache.h"
+#include "ops/args/attention.h"
 
 namespace packhorse::cuda {
 namespace {
@@ -127,31 +127,29 @@ struct Case {
     }
   }
 
-  PagedAttentionParams params(int sm_count) {
-    PagedAttentionParams p;
-    p.q = q.data();
-    p.out = out.data();
-    p.q_row_stride = p.out_row_stride = shape.heads * shape.head_dim;
-    p.keys = keys.data();
-    p.values = values.data();
-    p.page_rows = static_cast<int64_t>(keys.size()) / shape.head_dim;
-    p.table = table.data();
-    p.table_stride = pages_of_one;
-    p.kv_lens = kv_lens.data();
-    p.cu_seqlens = cu_seqlens.data();
-    p.num_tokens = tokens;
-    p.num_sequences = static_cast<int32_t>(texts.kv_lens.size());
-    p.max_seqlen = longest(texts.new_tokens);
-    p.max_kv_len = longest(texts.kv_lens);
+  AttentionArgs args() {
+    AttentionArgs p;
+    const int64_t columns = shape.heads * shape.head_dim;
+    const auto page_rows = static_cast<int64_t>(keys.size()) / shape.head_dim;
+    p.q = {q.data(), kDType<T>, tokens, columns};
+    p.out = {out.data(), kDType<T>, tokens, columns};
+    p.queries = {.num_tokens = tokens,
+                 .num_sequences = static_cast<int64_t>(texts.kv_lens.size()),
+                 .max_seqlen = longest(texts.new_tokens),
+                 .cu_seqlens = cu_seqlens.data()};
+    p.pages = {.keys = {keys.data(), kDType<T>, page_rows, shape.head_dim},
+               .values = {values.data(), kDType<T>, page_rows, shape.head_dim},
+               .table = table.data(),
+               .table_stride = pages_of_one,
+               .kv_lens = kv_lens.data(),
+               .max_kv_len = longest(texts.kv_lens)};
     p.num_heads = shape.heads;
     p.num_kv_heads = shape.kv_heads;
     p.head_dim = shape.head_dim;
     p.scale = 1 / std::sqrt(static_cast<float>(shape.head_dim));
     p.soft_cap = shape.soft_cap;
     p.mask = shape.mask;
-    if (shape.alibi) p.slopes = slopes.data();
-    p.dtype = kDType<T>;
-    p.sm_count = sm_count;
+    if (shape.alibi) p.term = {.kind = ScoreTermKind::kAlibi, .slopes = slopes.data()};
     return p;
   }
 
@@ -205,12 +203,12 @@ void check(const Shape& shape, const Texts& texts, unsigned seed) {
   emulated::set_seed(seed);
   Case<T> one(shape, texts, seed);
   const std::vector<double> expected = one.reference();
-  launch_attention_pages(one.params(kForPrompts), nullptr);
+  launch_attention_pages(one.args(), {.sm_count = kForPrompts}, nullptr);
   CHECK_WITHIN(error_of(one.out, expected), 8 * kEpsilon<T>);
   Array<T> prompts(one.out.size());
   std::memcpy(prompts.data(), one.out.data(), one.out.size() * sizeof(T));
   one.out.fill_bytes(0xff);
-  launch_attention_pages(one.params(kForSkinnyRows), nullptr);
+  launch_attention_pages(one.args(), {.sm_count = kForSkinnyRows}, nullptr);
   CHECK(one.out.same_bits(prompts));
   // The same with blocks that share a sequence, and with new tokens that are not in their pages
   // yet.
@@ -220,26 +218,28 @@ void check(const Shape& shape, const Texts& texts, unsigned seed) {
     one.keys[in_pages] = one.values[in_pages] = rounded<T>(NAN);
   });
   one.out.fill_bytes(0xff);
-  PagedAttentionParams params = one.params(kForSkinnyRows);
-  params.workspace = one.workspace.data();
-  params.workspace_bytes = one.workspace.size() * sizeof(float);
-  params.counters = one.counters.data();
-  params.new_keys = one.new_keys.data();
-  params.new_values = one.new_values.data();
-  params.new_key_stride = params.new_value_stride = shape.kv_heads * shape.head_dim;
-  launch_attention_pages(params, nullptr);
+  AttentionArgs args = one.args();
+  PagedLaunch how = {.sm_count = kForSkinnyRows,
+                     .counters = one.counters.data(),
+                     .workspace_bytes = one.workspace.size() * sizeof(float)};
+  args.workspace = one.workspace.data();
+  const int64_t kv_columns = shape.kv_heads * shape.head_dim;
+  args.k = {one.new_keys.data(), kDType<T>, one.tokens, kv_columns};
+  args.v = {one.new_values.data(), kDType<T>, one.tokens, kv_columns};
+  launch_attention_pages(args, how, nullptr);
   CHECK(one.out.same_bits(prompts));
   CHECK(one.keys.same_bits(keys));
   // The kernel for few rows finds no room on a device of less shared memory.
   one.out.fill_bytes(0xff);
-  params.most_shared_bytes = size_t{64} << 10;
-  params.new_keys = params.new_values = nullptr;
-  while (params.num_single < params.num_sequences &&
-         texts.new_tokens[static_cast<size_t>(params.num_single)] == 1) {
-    ++params.num_single;
+  how.most_shared_bytes = size_t{64} << 10;
+  args.k = args.v = {};
+  int64_t& single = args.pages.num_single;
+  while (single < args.queries.num_sequences &&
+         texts.new_tokens[static_cast<size_t>(single)] == 1) {
+    ++single;
   }
-  if (shape.head_dim > 128) CHECK(!appends_to_pages(params));
-  launch_attention_pages(params, nullptr);
+  if (shape.head_dim > 128) CHECK(!appends_to_pages(args, how));
+  launch_attention_pages(args, how, nullptr);
   CHECK(one.out.same_bits(prompts));
 }
 
@@ -275,7 +275,8 @@ template <class T>
 void check_shared_merge(const Shape& shape, const Texts& texts, unsigned seed) {
   Case<T> one(shape, texts, seed);
   emulated::set_seed(seed);
-  launch_attention_pages(one.params(kForSkinnyRows), nullptr);  // without a workspace, nor a merge
+  launch_attention_pages(one.args(), {.sm_count = kForSkinnyRows},
+                         nullptr);  // without a workspace, nor a merge
   Array<T> whole(one.out.size());
   std::memcpy(whole.data(), one.out.data(), one.out.size() * sizeof(T));
   const std::pair<int, unsigned> kinds[] = {
@@ -284,11 +285,13 @@ void check_shared_merge(const Shape& shape, const Texts& texts, unsigned seed) {
     one.out.fill_bytes(0xff);
     one.workspace.fill_bytes(0xff);
     emulated::set_seed(seed, resident);
-    PagedAttentionParams params = one.params(multiprocessors);
-    params.workspace = one.workspace.data();
-    params.workspace_bytes = one.workspace.size() * sizeof(float);
-    params.counters = one.counters.data();
-    launch_attention_pages(params, nullptr);
+    AttentionArgs args = one.args();
+    args.workspace = one.workspace.data();
+    launch_attention_pages(args,
+                           {.sm_count = multiprocessors,
+                            .counters = one.counters.data(),
+                            .workspace_bytes = one.workspace.size() * sizeof(float)},
+                           nullptr);
     CHECK(one.out.same_bits(whole));
     size_t left = 0;
     for (size_t i = 0; i < one.counters.size(); ++i) left += one.counters[i] == 0 ? 0 : 1;

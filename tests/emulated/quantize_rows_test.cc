@@ -58,17 +58,9 @@ void check(int64_t rows, int64_t columns, int64_t counted, unsigned seed) {
   Array<float> scales(static_cast<size_t>(rows)), offsets(static_cast<size_t>(rows));
   Array<int32_t> count(1);
   count[0] = static_cast<int32_t>(counted);
-  QuantizeRowsParams p;
-  p.x = x.data();
-  p.x_stride = stride;
-  p.rows = rows;
-  p.columns = columns;
-  p.row_count = counted < rows ? count.data() : nullptr;
-  p.values = values.data();
-  p.scales = scales.data();
-  p.offsets = offsets.data();
-  p.dtype = kDType<T>;
-  launch_quantize_rows(p, nullptr);
+  launch_quantize_rows({x.data(), kDType<T>, rows, columns, stride},
+                       {values.data(), scales.data(), offsets.data()},
+                       counted < rows ? count.data() : nullptr, nullptr);
   for (int64_t r = 0; r < rows; ++r) {
     const auto row = static_cast<size_t>(r);
     if (r >= counted) {

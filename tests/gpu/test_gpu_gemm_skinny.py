@@ -21,9 +21,9 @@ ROWS = 220  # of the product that large tiles compute
 FEW = [1, 2, 8, 9, 16, 17, 32, 33, 48, 64, 65, 128]
 # n and k: less than a box of k, odd multiples of 8, several tiles for a block, chains of many sums.
 # The kernels for few rows are for weights of 4 MB and more (cuda/gemm/skinny/skinny.h), and for
-# sums in parts, which layers with `skinny` may have where the weight has up to 8,448 features. The last
-# seven have 3, 3, 5, 4, 4, 4 and 2 parts, in tiles of which the last is mostly not full; in those
-# of 4224 features two blocks share a multiprocessor.
+# sums in parts, which layers with `skinny` may have where the weight has up to 8,448 features. The
+# last seven have 3, 3, 5, 4, 4, 4 and 2 parts, in tiles of which the last is mostly not full; in
+# those of 4224 features two blocks share a multiprocessor.
 SHAPES = [
     (8, 8),
     (264, 72),

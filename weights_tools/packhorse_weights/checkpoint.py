@@ -137,6 +137,11 @@ class ModelFiles:
     opened: GgufFile | None = None  # Checkpoint.opened
     table_dtype: str | None = None  # Checkpoint.table_dtype
 
+    @property
+    def weights(self) -> tuple[list[Path], dict[str, str], dict[str, Tensor] | None]:
+        """(files, names of tensors in them, tensors), as a session of the runtime takes them."""
+        return self.safetensors, self.names if self.tensors is None else {}, self.tensors
+
     def in_dtype(self, dtype: str) -> ModelFiles:
         """What a session of this dtype loads from: with "stored", weights that are quantised in
         groups are handed over as they are, and with "float8" those in e4m3 (docs/weights.md)."""
@@ -196,6 +201,7 @@ def inspect_checkpoint(
     normalize: bool | None = None,
     *,
     revision: str | None = None,
+    max_seqlen: int | None = None,
 ) -> Checkpoint:
     """Opens a model folder, a GGUF file, or one weight file (.safetensors, .bin, .pt) beside its
     config.json.
@@ -211,6 +217,7 @@ def inspect_checkpoint(
     pooling: how a sequence becomes one vector, whatever the files say: "cls", "mean", "max",
     "last", "mean_sqrt", "weighted_mean" (docs/spec.md), or a list of them, put side by side.
     normalize: whether that vector is brought to length 1, likewise.
+    max_seqlen: length of the longest sequence of a session; no more than the model takes.
 
     Raises CheckpointError with the reason, and FileNotFoundError where there is nothing at `path`.
     """
@@ -218,8 +225,21 @@ def inspect_checkpoint(
     if pooling is not None or normalize is not None:
         checkpoint = _without_lm(checkpoint)
     spec = override_embedding(checkpoint.spec, pooling, normalize)
+    if max_seqlen is not None:
+        spec = _shortened(spec, max_seqlen)
     reason = checkpoint.pooling_reason if pooling is None else "asked for"
     return replace(checkpoint, spec=spec, pooling_reason=reason)
+
+
+def _shortened(spec: Spec, max_seqlen: int) -> Spec:
+    """The spec of a session that takes sequences of this length at most. What the spec leaves to
+    its position table, the runtime checks."""
+    longest = spec.get("max_seqlen")
+    if isinstance(longest, int) and not 1 <= max_seqlen <= longest:
+        raise CheckpointError(
+            f"max_seqlen is {max_seqlen}, expected 1 to the model's longest sequence, {longest}"
+        )
+    return {**spec, "max_seqlen": max_seqlen}
 
 
 def _open_static(root: Path, folder: Path, file: Path | None) -> Checkpoint:
@@ -351,9 +371,12 @@ def resolve_model(
     normalize: bool | None = None,
     *,
     revision: str | None = None,
+    max_seqlen: int | None = None,
 ) -> ModelFiles:
     """What a session needs to load the model at `path`: see `inspect_checkpoint`, `ModelFiles`."""
-    checkpoint = inspect_checkpoint(path, reranker, pooling, normalize, revision=revision)
+    checkpoint = inspect_checkpoint(
+        path, reranker, pooling, normalize, revision=revision, max_seqlen=max_seqlen
+    )
     used = {ours: checkpoint.tensors[theirs] for ours, theirs in checkpoint.names.items()}
     quantized = QUANTIZED_DTYPES.values()
     known = (*WEIGHT_DTYPES, *quantized) if checkpoint.is_quantized else WEIGHT_DTYPES

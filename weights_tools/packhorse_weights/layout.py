@@ -1,4 +1,4 @@
-"""Names and shapes of the tensors that a spec asks for (docs/weights.md)."""
+"""Names and shapes of the tensors that a spec asks for (docs/developer/tensors.md)."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class _Layer:
 def weight_shapes(
     spec: Spec, stacks: Collection[str] = (), transposed: Collection[str] = ()
 ) -> Shapes:
-    """Our tensor names, in the order of docs/weights.md, with their shapes.
+    """Our tensor names, in the order of docs/developer/tensors.md, with their shapes.
 
     stacks: which of STACKS the file has instead of the single layers.
     transposed: which layers of the blocks, such as `attention.qkv`, it stores as [in, out].

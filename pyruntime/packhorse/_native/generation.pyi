@@ -1,5 +1,5 @@
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,7 @@ import numpy.typing as npt
 from packhorse._native.session import Allocation
 from packhorse.generation.results import FinishReason
 from packhorse.generation.sampling import Sampling
-from packhorse.options import GenerationOptions
+from packhorse.load_options import LoadOptions
 
 GenerationPlan = tuple[
     Allocation, Allocation, Allocation, Allocation, Allocation, Allocation, Allocation, int, int
@@ -48,7 +48,8 @@ class NativeGenerationSession:
         files: list[Path],
         names: dict[str, str],
         tensors: Mapping[str, Any] | None,
-        given: GenerationOptions,
+        given: LoadOptions,
+        eos_ids: Sequence[int] = (),
         draft: DraftModel | None = None,
     ) -> NativeGenerationSession: ...
     def check_open(self) -> None: ...
@@ -73,5 +74,5 @@ class NativeGenerationSession:
     def stats(self) -> dict[str, int]: ...
 
 def plan_generation(
-    spec_json: str, given: GenerationOptions, draft: tuple[str, str] | None = None
+    spec_json: str, given: LoadOptions, draft: tuple[str, str] | None = None
 ) -> GenerationPlan: ...

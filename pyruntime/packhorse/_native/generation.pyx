@@ -24,7 +24,7 @@ cdef double LOOK_S = 0.05  # how often the main thread looks for signals while i
 
 
 cdef CGenerationOptions _options(given) except *:
-    """`given`: packhorse.options.GenerationOptions."""
+    """The options of `given`, a packhorse.load_options.LoadOptions of a generation session."""
     cdef CGenerationOptions options
     options.device = parse_device(given.device.encode())
     options.dtype = parse_dtype(native_dtype(given.dtype, given.device).encode())
@@ -39,10 +39,7 @@ cdef CGenerationOptions _options(given) except *:
     options.threads = 0 if given.threads is None else given.threads
     options.pin_threads = given.pin_threads
     if given.memory_limit is not None:
-        if given.memory_limit < 0:
-            raise ValueError(f"memory_limit is {given.memory_limit}, expected bytes from 0 on")
         options.memory_limit = <size_t> given.memory_limit
-    options.eos_ids = list(given.eos_ids)
     options.max_adapters = given.max_adapters
     options.max_adapter_rank = given.max_adapter_rank
     if given.draft is not None:
@@ -136,7 +133,7 @@ cdef _plan(const CGenerationMemoryPlan& plan):
 
 
 def plan_generation(str spec_json, given, tuple draft=None):
-    """The plan of a model that is not loaded; `given` is GenerationOptions, and `draft` the spec
+    """The plan of a model that is not loaded; `given` is LoadOptions, and `draft` the spec
     and the dtype of the draft model."""
     cdef CGenerationOptions options = _options(given)
     if draft is not None:
@@ -273,11 +270,14 @@ cdef class NativeGenerationSession:
     cdef readonly int64_t vocab_size
 
     @staticmethod
-    def load(str spec_json, list files, dict names, tensors, given, tuple draft=None):
-        """As of NativeSession; `given` is GenerationOptions. `draft`: of the draft model the spec,
-        the dtype, and files, names and tensors."""
+    def load(str spec_json, list files, dict names, tensors, given, eos_ids=(),
+             tuple draft=None):
+        """Loads a session. Weights are those of `Weights`, and `given` is a LoadOptions. `eos_ids`:
+        tokens that end a sequence. `draft`: spec, dtype, files, names and tensors of the draft
+        model."""
         cdef NativeGenerationSession result = NativeGenerationSession()
         cdef CGenerationOptions options = _options(given)
+        options.eos_ids = list(eos_ids)
         cdef string spec = spec_json.encode()
         cdef Weights weights = Weights(files, names, tensors)
         cdef Weights draft_weights

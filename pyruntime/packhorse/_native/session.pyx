@@ -27,8 +27,8 @@ from packhorse.dtypes import native_dtype
 
 
 cdef SessionOptions _options(given) except *:
-    """Converts `given`, a packhorse.options.SessionOptions. Raises ValueError for a wrong
-    option."""
+    """The options of `given`, a packhorse.load_options.LoadOptions of an encoder session. Raises
+    ValueError for a wrong one."""
     cdef SessionOptions options
     options.device = parse_device(given.device.encode())
     options.dtype = parse_dtype(native_dtype(given.dtype, given.device).encode())
@@ -41,8 +41,6 @@ cdef SessionOptions _options(given) except *:
     options.attention_algorithm = parse_attention_algorithm(given.attention_algorithm.encode(),
                                                             b"attention_algorithm")
     if given.memory_limit is not None:
-        if given.memory_limit < 0:
-            raise ValueError(f"memory_limit is {given.memory_limit}, expected bytes from 0 on")
         options.memory_limit = <size_t> given.memory_limit
     return options
 
@@ -186,7 +184,7 @@ cdef class NativeSession:
 
     @staticmethod
     def load(str spec_json, list files, dict names, tensors, given):
-        """Loads a session. Weights are those of `Weights`, and `given` is a SessionOptions."""
+        """Loads a session. Weights are those of `Weights`, and `given` is a LoadOptions."""
         cdef NativeSession result = NativeSession()
         cdef SessionOptions options = _options(given)
         cdef string spec = spec_json.encode()
@@ -348,7 +346,7 @@ os.register_at_fork(after_in_child=_watch_signals)
 
 
 def plan_memory(str spec_json, given):
-    """Computes the memory plan of a spec. `given` is a SessionOptions."""
+    """Computes the memory plan of a spec. `given` is a LoadOptions."""
     cdef SessionOptions options = _options(given)
     cdef string spec = spec_json.encode()
     cdef CMemoryPlan plan

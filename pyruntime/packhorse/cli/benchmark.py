@@ -12,8 +12,8 @@ from packhorse_weights.spec import stem_of
 from rich.console import Console
 
 from packhorse import Session, pack, plan_memory
-from packhorse.cli.options import split_options
 from packhorse.cli.tables import show_rows
+from packhorse.load_options import LoadOptions
 from packhorse.text.settings import longest_sequence
 
 _BATCHES = 16  # number of different batches, which take turns
@@ -22,17 +22,18 @@ _BATCHES = 16  # number of different batches, which take turns
 def run(
     model: str,
     load: dict[str, Any],
-    max_length: int | None,
     sequences: int,
     seconds: float,
     explain: bool,
 ) -> None:
     """Measures and prints the speed. Ids are random; lengths are uniform from 1 to the longest.
 
-    A run computes the embedding of each sequence. load: arguments of `Session.load`. explain:
-    whether to print the kernels that the batches take, too. Raises ValueError.
+    A run computes the embedding of each sequence. load: arguments of `Session.load`, and of lengths
+    the longest, "max_length". explain: prints the kernels that the batches take, too. Raises
+    ValueError.
     """
-    spec = packhorse_weights.inspect_checkpoint(model, **split_options(load)[0]).spec
+    max_length = load.pop("max_length", None)
+    spec = packhorse_weights.inspect_checkpoint(model, **LoadOptions(**load).reading()).spec
     plan_memory(spec)  # checks the spec, so its fields can be trusted from here on
     longest = longest_sequence(spec, max_length)
     session = Session.load(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from packhorse.cli.generating import load_generator, print_stream
@@ -12,12 +13,16 @@ _HELP = "/reset forgets what was said, /exit ends; Ctrl-C ends an answer"
 
 
 def talk(
-    model: str, system: str | None, load: Mapping[str, Any], options: Mapping[str, Any]
+    model: str,
+    system: str | None,
+    load: Mapping[str, Any],
+    adapter: Path | None,
+    options: Mapping[str, Any],
 ) -> None:
     """Reads messages from stdin, one in each line, until /exit or its end."""
     begin = [] if system is None else [{"role": "system", "content": system}]
-    with load_generator(model, load) as generator:
-        plan: Any = generator.session.memory_plan
+    with load_generator(model, load, adapter) as generator:
+        plan = generator.generation_session.memory_plan
         print(f"[{plan.kv_tokens:,} tokens of cache; {_HELP}]", file=sys.stderr)
         messages = list(begin)
         while (line := _ask()) is not None:

@@ -31,7 +31,7 @@ class Cluster:
         typer.Option(
             metavar="ADDRESS",
             rich_help_panel=_CLUSTER,
-            help="Of the cluster, such as auto or host:6379; by default RAY_ADDRESS, or a cluster "
+            help="The cluster, such as auto or host:6379; by default RAY_ADDRESS, or a cluster "
             "of this machine alone.",
         ),
     ] = None
@@ -103,11 +103,11 @@ def embed_folders(
         raise ValueError("--ray needs a folder to write to: name one with -o")
     if "-" in inputs:
         raise ValueError("--ray reads files, not stdin")
-    gpus = cluster.gpus_per_worker
+    gpus, device = cluster.gpus_per_worker, load.get("device", "cpu")
     if gpus is None:
-        gpus = 0 if load["device"] == "cpu" else 1
-    if (gpus == 0) != (load["device"] == "cpu"):
-        raise ValueError(f"--gpus-per-worker {gpus:g} with --device {load['device']}")
+        gpus = 0 if device == "cpu" else 1
+    if (gpus == 0) != (device == "cpu"):
+        raise ValueError(f"--gpus-per-worker {gpus:g} with --device {device}")
     require_ray()
     _connect(cluster.address)
     with count_progress("embedding") as report:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,11 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib.format import open_memmap
 from packhorse_weights import find_model, inspect_checkpoint
-from packhorse_weights.generation_files import generates
 
 from packhorse import TextModel
 from packhorse.cli.lines import open_lines
-from packhorse.cli.options import split_options
 from packhorse.cli.writers import check_output, note_truncated, open_writer
+from packhorse.load_options import TextLoadOptions
 from packhorse.text.tasks.embeddings import MIN_SAMPLE
 
 
@@ -86,10 +86,10 @@ def embed_file(
 def _refuse_generator(model: str, load: Mapping[str, Any]) -> None:
     """Raises ValueError for a model that generates, as `TextModel.embed` does: nothing says how its
     hidden states become a vector."""
-    read, _ = split_options(load)
-    path = find_model(model, read.pop("revision", None))
-    spec = inspect_checkpoint(path, **read).spec
-    if generates(path, spec, None, *read.values()):
+    asked = TextLoadOptions(**load)
+    path = find_model(model, asked.revision)
+    asked = replace(asked, revision=None)
+    if asked.generates(path, inspect_checkpoint(path, **asked.reading()).spec):
         raise ValueError(
             f"embed: {model} generates text, and its files do not say how it pools; give --pooling "
             "(last or mean, for instance) to embed with it all the same"

@@ -11,7 +11,7 @@ from typing import Any
 
 from packhorse_weights.adapters.peft import read_adapter_rank
 
-from packhorse import Generation, GenerationSession, TextModel
+from packhorse import Generation, TextModel
 from packhorse.cli.generation_options import ADAPTER
 from packhorse.cli.lines import open_lines
 from packhorse.cli.options import Reading
@@ -20,20 +20,20 @@ from packhorse.text import TextStreaming
 Options = Mapping[str, Any]
 
 
-def load_generator(model: str, load: Options) -> TextModel:
-    """`load`: the options of `TextModel.load`, and "adapter", the folder of one, which is then
-    called ADAPTER. Raises ValueError for a model that does not generate."""
+def load_generator(model: str, load: Options, adapter: Path | None) -> TextModel:
+    """`adapter`: the folder of one, which is then called ADAPTER. Raises ValueError for a model
+    that does not generate."""
     options = dict(load)
-    if (adapter := options.pop("adapter", None)) is not None:
+    if adapter is not None:
         options |= {"max_adapters": 1, "max_adapter_rank": read_adapter_rank(adapter)}
     found = TextModel.load(model, **options)
-    if not isinstance(found.session, GenerationSession):
+    if not found.session.generates:
         raise ValueError(
             f"{model} was not loaded for generation: its files say that it is for "
             "embeddings or scores; a causal language model is needed (packhorse inspect)"
         )
     if adapter is not None:
-        found.session.add_adapter(ADAPTER, adapter)
+        found.generation_session.add_adapter(ADAPTER, adapter)
     return found
 
 
@@ -67,11 +67,11 @@ def _speed(result: Generation, start: float, first: float) -> str:
 
 
 def generate_prompt(
-    model: str, prompt: str, load: Options, options: Options, *, chat: bool
+    model: str, prompt: str, load: Options, adapter: Path | None, options: Options, *, chat: bool
 ) -> None:
     if prompt == "-":
         prompt = sys.stdin.read()
-    with load_generator(model, load) as generator:
+    with load_generator(model, load, adapter) as generator:
         if chat:
             messages = [{"role": "user", "content": prompt}]
             stream: TextStreaming = generator.chat(messages, stream=True, **options)
@@ -83,12 +83,19 @@ def generate_prompt(
 
 
 def generate_lines(
-    model: str, file: Path, reading: Reading, load: Options, options: Options, *, chat: bool
+    model: str,
+    file: Path,
+    reading: Reading,
+    load: Options,
+    adapter: Path | None,
+    options: Options,
+    *,
+    chat: bool,
 ) -> None:
     start, tokens = time.perf_counter(), 0
     with (
         open_lines(file, "generating", reading.errors) as reader,
-        load_generator(model, {**load, "progress": False}) as generator,
+        load_generator(model, {**load, "progress": False}, adapter) as generator,
     ):
         for lines in reader:
             with lines.named():

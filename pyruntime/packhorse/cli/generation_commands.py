@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from packhorse.cli.generation_options import Generating, LoadingGenerator
+from packhorse.cli.generation_options import ADAPTER, Adapter, Generating, LoadGenerator
 from packhorse.cli.options import Model, Reading
 
 
@@ -15,10 +15,10 @@ def generate(
     model: Model,
     generating: Generating,
     reading: Reading,
-    loading: LoadingGenerator,
+    load: LoadGenerator,
     prompt: Annotated[
         str | None,
-        typer.Argument(metavar="PROMPT", help="What the text goes on after; - is all of stdin."),
+        typer.Argument(metavar="PROMPT", help="Beginning of the text; - is all of stdin."),
     ] = None,
     file: Annotated[
         Path | None,
@@ -33,34 +33,40 @@ def generate(
         bool,
         typer.Option("--chat", help="The prompt is a message, put into the model's chat template."),
     ] = False,
+    adapter: Adapter = None,
 ) -> None:
     """Go on with a text, as it comes; tokens per second at the end."""
     from packhorse.cli import generating as work
 
     if (prompt is None) == (file is None):
         raise ValueError("give either a PROMPT or --file FILE")
-    load, options = loading.arguments(), generating.arguments() | loading.of_requests()
+    options = generating.arguments() | _of_requests(adapter)
     if file is not None:
-        work.generate_lines(model, file, reading, load, options, chat=chat)
+        work.generate_lines(model, file, reading, load, adapter, options, chat=chat)
     else:
         if reading.text:
             raise ValueError("--text repeats the lines of --file, and there is none")
-        work.generate_prompt(model, prompt or "", load, options, chat=chat)
+        work.generate_prompt(model, prompt or "", load, adapter, options, chat=chat)
 
 
 def chat(
     model: Model,
     generating: Generating,
-    loading: LoadingGenerator,
+    load: LoadGenerator,
     system: Annotated[
         str | None, typer.Option(metavar="TEXT", help="The message that the system begins with.")
     ] = None,
+    adapter: Adapter = None,
 ) -> None:
     """Talk with a model. /reset forgets what was said, /exit ends; Ctrl-C ends an answer."""
     from packhorse.cli.chatting import talk
 
-    options = generating.arguments() | loading.of_requests()
-    talk(model, system, loading.arguments(), options)
+    talk(model, system, load, adapter, generating.arguments() | _of_requests(adapter))
+
+
+def _of_requests(adapter: Path | None) -> dict[str, str]:
+    """The options of each request that has the adapter."""
+    return {} if adapter is None else {"adapter": ADAPTER}
 
 
 GENERATION_COMMANDS = (generate, chat)

@@ -8,71 +8,23 @@ from typing import Annotated, Any
 
 import typer
 
-from packhorse.cli.options import CacheDtype, Running
+from packhorse.cli.options import Load, LoadBundle
+from packhorse.load_options import GENERATION, MACHINE
 
 ADAPTER = "adapter"  # what the one of --adapter is called
 
-_MACHINE = "Model and machine"
-_DRAFTS = "Speculative decoding"
 _FORM = "Form of the output (needs the extra structured)"
 
 
-@dataclass(frozen=True)
-class LoadingGenerator(Running):
-    """Everything that `TextModel.load` takes for a model that generates."""
-
-    kv_tokens: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            metavar="N",
-            rich_help_panel=_MACHINE,
-            help="Tokens that the cache of keys and values holds; by default what the texts that "
-            "run at once usually need.",
-        ),
-    ] = None
-    kv_cache_dtype: CacheDtype = None
-    generation_config: Annotated[
-        bool,
-        typer.Option(
-            "--generation-config/--no-generation-config",
-            rich_help_panel=_MACHINE,
-            help="Whether to generate as the model's generation_config.json says where no option "
-            "says otherwise.",
-        ),
-    ] = True
-    adapter: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            rich_help_panel=_MACHINE,
-            help="A LoRA adapter of the model, as PEFT saved it.",
-        ),
-    ] = None
-
-    draft: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MODEL",
-            rich_help_panel=_DRAFTS,
-            help="What drafts tokens that one step checks together: ngram, which looks up what "
-            "followed before, or a smaller model of the same vocabulary. The text is the same.",
-        ),
-    ] = None
-    draft_dtype: Annotated[
-        str | None,
-        typer.Option(metavar="DTYPE", rich_help_panel=_DRAFTS, help="Dtype of the draft model."),
-    ] = None
-    draft_tokens: Annotated[
-        int | None,
-        typer.Option(
-            min=1, metavar="N", rich_help_panel=_DRAFTS, help="Most drafts of a step; by default 8."
-        ),
-    ] = None
-
-    def of_requests(self) -> dict[str, Any]:
-        """What each request names of it."""
-        return {} if self.adapter is None else {"adapter": ADAPTER}
+LoadGenerator = Annotated[Load, LoadBundle(MACHINE, GENERATION)]
+Adapter = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER",
+        rich_help_panel=GENERATION,
+        help="A LoRA adapter of the model, as PEFT saved it.",
+    ),
+]
 
 
 @dataclass(frozen=True)
@@ -114,7 +66,7 @@ class Generating:
     ] = None
     seed: Annotated[
         int | None,
-        typer.Option(min=0, metavar="N", help="The same number gives the same text again."),
+        typer.Option(min=0, metavar="N", help="Number that gives a text again."),
     ] = None
     stop: Annotated[
         list[str] | None,
@@ -137,6 +89,14 @@ class Generating:
             help="The output matches this regular expression as a whole.",
         ),
     ] = None
+    grammar: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            rich_help_panel=_FORM,
+            help="The output follows this grammar: llama.cpp's GBNF, or Lark.",
+        ),
+    ] = None
     choice: Annotated[
         list[str] | None,
         typer.Option(
@@ -151,7 +111,10 @@ class Generating:
             "choices": self.choice or None,
             "stop": self.stop or None,
             "bad_words": self.bad_words or None,
-            "schema": None if self.schema is None else self.schema.read_text("utf-8"),
+            **{
+                name: None if file is None else file.read_text("utf-8")
+                for name, file in (("schema", self.schema), ("grammar", self.grammar))
+            },
             "ignore_eos": self.ignore_eos or None,
         }
         del given["choice"]

@@ -5,20 +5,19 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import packhorse_weights
-from packhorse_weights.generation_files import generates
 from packhorse_weights.spec import blocks_of, stack_of, stem_of
 from packhorse_weights.text import read_text_config
 
 from packhorse import plan_memory
-from packhorse.cli.options import split_options
 from packhorse.cli.outputs import embedding_columns, find_outputs
 from packhorse.dtypes import choose_dtype
 from packhorse.heads import methods_for
-from packhorse.options import GenerationOptions
+from packhorse.load_options import READING, LoadOptions
 from packhorse.planning import plan_generation
 from packhorse.text import TextTokenizer
 
@@ -29,16 +28,12 @@ if TYPE_CHECKING:
 def describe(model: str, load: Mapping[str, Any]) -> dict[str, Any]:
     """Returns everything that is known about a model before `Session.load(model, **load)`, in the
     form of JSON. Raises ValueError if the model cannot be read or run."""
-    read, plan = split_options(load)
-    path = packhorse_weights.find_model(model, read.pop("revision", None))
-    checkpoint = packhorse_weights.inspect_checkpoint(path, **read)
+    asked = LoadOptions(**load)
+    path = packhorse_weights.find_model(model, asked.revision)
+    asked = replace(asked, revision=None)
+    checkpoint = packhorse_weights.inspect_checkpoint(path, **asked.reading())
     spec = checkpoint.spec
-    kv_tokens = plan.pop("kv_tokens", None)
-    generation = generates(path, spec, kv_tokens, *read.values())
-    if generation:
-        plan = plan | {"kv_tokens": kv_tokens}
-    else:
-        plan = {name: size for name, size in plan.items() if size is not None}
+    generation = asked.generates(path, spec)
     # This comes first because it checks the spec, whose fields can be trusted afterwards.
     plan_memory(spec, max_tokens=1, max_sequences=1, kv_tokens=1 if generation else 0)
     text = _text(path, spec)
@@ -56,7 +51,7 @@ def describe(model: str, load: Mapping[str, Any]) -> dict[str, Any]:
         else {name: output._asdict() for name, output in find_outputs(spec).items()},
         "embedding": _embedding(checkpoint) | {"truncate_dim": text.pop("truncate_dim", None)},
         "text": text,
-        "session": _generation(checkpoint, plan) if generation else _session(checkpoint, plan),
+        "session": (_generation if generation else _session)(checkpoint, asked),
     }
 
 
@@ -132,20 +127,10 @@ def _text(path: Path, spec: Mapping[str, Any]) -> dict[str, Any]:
     return {**found, "kind": tokenizer.kind, "tokens": tokenizer.vocab_size}
 
 
-def _generation(checkpoint: Checkpoint, options: Mapping[str, Any]) -> dict[str, Any]:
+def _generation(checkpoint: Checkpoint, asked: LoadOptions) -> dict[str, Any]:
     """As `_session`, with the cache: the longest context and the most sequences of it that fit."""
-    dtype = choose_dtype(options.get("dtype"), options["device"], checkpoint.stored_dtype)
-    asked = GenerationOptions.make(
-        options["device"],
-        dtype,
-        options["kv_tokens"],
-        options.get("max_tokens"),
-        options.get("max_sequences"),
-        options.get("threads"),
-        pin_threads=False,
-        memory_limit=options.get("memory_limit"),
-        kv_cache_dtype=options.get("kv_cache_dtype"),
-    )
+    dtype = choose_dtype(asked.dtype, asked.device, checkpoint.stored_dtype)
+    asked = asked.of_session(dtype, generates=True)
     shown = {
         "device": asked.device,
         "dtype": dtype,
@@ -178,18 +163,20 @@ def _generation(checkpoint: Checkpoint, options: Mapping[str, Any]) -> dict[str,
     }
 
 
-def _session(checkpoint: Checkpoint, options: Mapping[str, Any]) -> dict[str, Any]:
+def _session(checkpoint: Checkpoint, asked: LoadOptions) -> dict[str, Any]:
     """The memory of a session. If this build or machine does not have the device, `error` takes the
     place of the bytes."""
-    dtype = choose_dtype(options.get("dtype"), options["device"], checkpoint.stored_dtype)
-    sizes = {"max_tokens": 8192, "max_sequences": 256}
-    asked = {**sizes, **options, "dtype": dtype}
+    dtype = choose_dtype(asked.dtype, asked.device, checkpoint.stored_dtype)
+    given = {name: value for name, value in asked.again().items() if name not in READING}
+    given.pop("kv_tokens", None)
+    shown = {"device": asked.device, "max_tokens": 8192, "max_sequences": 256, **given}
+    shown["dtype"] = dtype
     try:
-        plan = plan_memory(checkpoint.spec_in(dtype), **asked)
+        plan = plan_memory(checkpoint.spec_in(dtype), **shown)
     except (RuntimeError, MemoryError) as error:
-        return {**asked, "error": str(error)}
+        return {**shown, "error": str(error)}
     return {
-        **asked,
+        **shown,
         "bytes": {
             "weights": plan.weights.bytes,
             "arena": plan.arena.bytes,

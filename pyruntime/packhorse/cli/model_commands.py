@@ -8,26 +8,17 @@ from typing import Annotated
 
 import typer
 
-from packhorse.cli.options import (
-    CacheDtype,
-    Errors,
-    Loading,
-    MaxLength,
-    Model,
-    Planning,
-    Pooling,
-    Reranker,
-    Revision,
-    Running,
-    read_template,
-)
+from packhorse.cli.options import Errors, Load, LoadBundle, Model
 from packhorse.cli.progress import byte_progress
+from packhorse.load_options import BATCH, GENERATION, MACHINE, POOLING
+
+_OF_BENCH = ("reranker", "attention_algorithm", "max_length")
 
 
 def convert(
     src: Model,
     dst: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder to write.")],
-    pooling: Pooling,
+    load: Annotated[Load, LoadBundle(POOLING, "reranker", "revision")],
     dtype: Annotated[
         str | None,
         typer.Option(
@@ -52,68 +43,25 @@ def convert(
             "for int4, and a whole row for int8."
         ),
     ] = None,
-    reranker: Reranker = None,
-    revision: Revision = None,
 ) -> None:
     """Write a model as packhorse.json and model.safetensors, with its tokenizer."""
     import packhorse_weights
 
-    options = pooling.arguments() | {"reranker": read_template(reranker)}
-    if revision is not None:
-        options["revision"] = revision
     if group_size is not None:
-        options["group_size"] = group_size
+        load["group_size"] = group_size
     with byte_progress("converting") as report:
-        packhorse_weights.convert(src, dst, dtype, report, overwrite, quantize, **options)
+        packhorse_weights.convert(src, dst, dtype, report, overwrite, quantize, **load)
     print(dst)
 
 
 def inspect(
     model: Model,
-    pooling: Pooling,
-    planning: Planning,
-    max_tokens: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help="Tokens of the largest batch to plan for; by default 8192, or "
-            "2048 of one step of a model that generates.",
-        ),
-    ] = None,
-    max_sequences: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help="Sequences of the largest batch to plan for; by default 256, "
-            "or 64 that are generated at once.",
-        ),
-    ] = None,
-    kv_tokens: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            metavar="N",
-            help="Tokens of the cache of a model that generates; by default what the texts that "
-            "run at once usually need, within the memory that is free. 0: a session that does not "
-            "generate.",
-        ),
-    ] = None,
-    kv_cache_dtype: CacheDtype = None,
-    reranker: Reranker = None,
+    load: Annotated[Load, LoadBundle(MACHINE, BATCH, POOLING, GENERATION, "reranker", plans=True)],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show what a model is and gives, and the memory that a session of it would take."""
     from packhorse.cli import inspection, inspection_view
 
-    load = planning.arguments() | pooling.arguments() | {"reranker": read_template(reranker)}
-    load |= {
-        "max_tokens": max_tokens,
-        "max_sequences": max_sequences,
-        "kv_tokens": kv_tokens,
-        "kv_cache_dtype": kv_cache_dtype,
-    }
     found = inspection.describe(model, load)
     if as_json:
         print(json.dumps(found, indent=2, ensure_ascii=False))
@@ -123,8 +71,7 @@ def inspect(
 
 def evaluate(
     model: Model,
-    pooling: Pooling,
-    loading: Loading,
+    load: Annotated[Load, LoadBundle(MACHINE, BATCH, POOLING, "reranker", "kv_cache_dtype")],
     texts: Annotated[
         Path | None,
         typer.Argument(
@@ -144,7 +91,7 @@ def evaluate(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="What to compare: embed, embed_sparse, embed_tokens, score, classify, "
+            help="Method to compare: embed, embed_sparse, embed_tokens, score, classify, "
             "classify_tokens, answer or generate; by default what the model is for.",
         ),
     ] = None,
@@ -171,17 +118,10 @@ def evaluate(
             help="Exit status 3 if a measure of JSON is worse, such as cosine_min=0.99; repeated.",
         ),
     ] = None,
-    kv_cache_dtype: CacheDtype = None,
-    reranker: Reranker = None,
 ) -> None:
     """Compare a dtype, or several (--dtype bfloat16,int8), with float32, on real text."""
     from packhorse.cli import evaluation
 
-    load = loading.arguments() | pooling.arguments()
-    if reranker is not None:
-        load["reranker"] = read_template(reranker)
-    if kv_cache_dtype is not None:
-        load["kv_cache_dtype"] = kv_cache_dtype
     reached = evaluation.run(
         model,
         texts,
@@ -201,35 +141,22 @@ def evaluate(
 
 def bench(
     model: Model,
-    pooling: Pooling,
-    running: Running,
-    max_length: MaxLength = None,
+    load: Annotated[Load, LoadBundle(MACHINE, POOLING, *_OF_BENCH)],
     sequences: Annotated[
         int, typer.Option(min=1, metavar="N", help="Sequences in each batch.")
     ] = 32,
     seconds: Annotated[
-        float, typer.Option(min=0.1, metavar="S", help="How long to measure.")
+        float, typer.Option(min=0.1, metavar="S", help="Seconds of measuring.")
     ] = 5.0,
-    attention_algorithm: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help="On a GPU: hopper, online, short, grouped or bytetransformer; by default the "
-            "fastest that the device has.",
-        ),
-    ] = "auto",
     explain: Annotated[
         bool,
         typer.Option("--explain", help="Say which kernels run where the device has a choice."),
     ] = False,
-    reranker: Reranker = None,
 ) -> None:
     """Measure tokens per second on batches of uneven lengths."""
     from packhorse.cli import benchmark
 
-    load = running.arguments() | pooling.arguments() | {"reranker": read_template(reranker)}
-    load |= {"attention_algorithm": attention_algorithm}
-    benchmark.run(model, load, max_length, sequences, seconds, explain)
+    benchmark.run(model, load, sequences, seconds, explain)
 
 
 MODEL_COMMANDS = (inspect, convert, evaluate, bench)

@@ -14,9 +14,10 @@ from packhorse_weights import inspect_checkpoint
 
 from packhorse import TextModel
 from packhorse.cli.lines import open_lines
-from packhorse.cli.options import Reading, split_options
+from packhorse.cli.options import Reading
 from packhorse.cli.writers import note_truncated
 from packhorse.heads import methods_for, require_head
+from packhorse.load_options import TextLoadOptions
 from packhorse.result import FloatArray
 
 Fields = Mapping[str, Any]
@@ -34,7 +35,7 @@ class FileRun:
 
     def require(self, method: str) -> None:
         """Raises ValueError, before anything is loaded, if the model has no head for a method."""
-        read, _ = split_options(self.load)
+        read = TextLoadOptions(**self.load).reading()
         require_head(inspect_checkpoint(self.model, **read).spec, method)
 
     def print_results(
@@ -77,37 +78,47 @@ def _print_lines(lines: Iterable[Fields]) -> None:
 
 
 def scores(
-    model: TextModel, texts: list[str], query: str, instruction: str | None
+    model: TextModel, texts: list[str], query: str, options: dict[str, Any]
 ) -> Iterator[Fields]:
-    found = model.score(query, texts, instruction=instruction, progress=False)
+    found = model.score(query, texts, **options, progress=False)
     return ({"score": score} for score in found.tolist())
 
 
 def labels(
     model: TextModel,
     texts: list[str],
-    top_k: int | None,
     pairs: bool,
-    strategy: str | None,
-    stride: int | None,
+    of_texts: Mapping[str, Any],
+    of_tokens: Mapping[str, Any],
 ) -> Iterable[Fields]:
-    """Finds labels of texts or pairs or, if the model labels tokens, the entities of texts."""
+    """Finds labels of texts or pairs or, if the model labels tokens, the entities of texts.
+
+    of_texts   options for a model that labels texts: "top_k", "activation"
+    of_tokens  options for a model that labels tokens: "strategy", "stride"
+    """
     if "classify_tokens" in methods_for(model.session.config):
-        if top_k is not None or pairs:
-            name = "--pairs" if pairs else "--top-k"
-            raise ValueError(f"{name}: this model labels tokens, not texts")
-        joined: Any = strategy or "simple"  # the method checks the name
+        _refuse({"pairs": pairs or None, **of_texts}, "this model labels tokens, not texts")
         entities = model.classify_tokens(
-            texts, aggregation_strategy=joined, stride=stride, progress=False
+            texts,
+            aggregation_strategy=of_tokens["strategy"] or "simple",  # the method checks the name
+            stride=of_tokens["stride"],
+            progress=False,
         )
         return ({"entities": some} for some in entities)
-    if strategy is not None or stride is not None:
-        name = "--stride" if strategy is None else "--strategy"
-        raise ValueError(f"{name}: this model labels texts, not tokens")
+    _refuse(of_tokens, "this model labels texts, not tokens")
     given: list[Any] = _pairs(texts) if pairs else texts
-    if top_k is None or top_k == 1:
-        return model.classify(given, progress=False)
-    return ({"labels": some} for some in model.classify(given, top_k=top_k, progress=False))
+    top_k = 1 if of_texts["top_k"] is None else of_texts["top_k"]
+    found: Any = model.classify(
+        given, top_k=top_k, activation=of_texts["activation"], progress=False
+    )
+    return found if top_k == 1 else ({"labels": some} for some in found)
+
+
+def _refuse(options: Mapping[str, Any], reason: str) -> None:
+    """Raises ValueError for an option that was given."""
+    for name, value in options.items():
+        if value is not None:
+            raise ValueError(f"--{name.replace('_', '-')}: {reason}")
 
 
 def _pairs(texts: list[str]) -> list[tuple[str, str]]:

@@ -4,37 +4,35 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import Field, fields
+from dataclasses import Field
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any
 
 import typer
 
-from packhorse.serve.settings import ENVIRONMENT, Settings, kind_of
+from packhorse.load_options import MACHINE
+from packhorse.option_fields import kind_of, said
+from packhorse.serve.settings import ENVIRONMENT, Settings, settings_of
 
 
-def _option(one: Field[Any], hint: Any) -> inspect.Parameter:
+def _option(name: str, one: Field[Any], hint: Any) -> inspect.Parameter:
     """The flag of a setting. Its default is None, so that what was not given is known."""
-    kind = kind_of(hint)
-    metadata = one.metadata
-    flags = [f"--{one.name.replace('_', '-')}"]
-    if kind is bool:
-        flags = [f"{flags[0]}/--no-{flags[0][2:]}"]
-    several = kind not in (str, int, float, bool)
-    default = one.default_factory() if callable(one.default_factory) else one.default
-    shown = ", ".join(default) if isinstance(default, tuple) else default
+    kind: Any = kind_of(hint)
+    default: Any = one.default_factory() if callable(one.default_factory) else one.default
+    several = isinstance(default, tuple)
+    flag = f"--{name.replace('_', '-')}"
+    shown = ", ".join(default) if several else default
     info = typer.Option(
-        *flags,
-        help=metadata["help"],
-        metavar=None if kind is bool else metadata["metavar"] or ("N" if kind is int else "NAME"),
-        rich_help_panel=metadata["panel"],
-        envvar=f"{ENVIRONMENT}{one.name.upper()}",
+        f"{flag}/--no-{flag[2:]}" if kind is bool else flag,
+        help=said(one).help,
+        metavar=None if kind is bool else said(one).metavar or ("N" if kind is int else "NAME"),
+        rich_help_panel=said(one).group or MACHINE,
+        envvar=f"{ENVIRONMENT}{name.upper()}",
         show_default=str(shown) if shown not in (None, "", False) else False,
     )
     annotation: Any = Annotated[(list[str] if several else kind) | None, info]
-    return inspect.Parameter(
-        one.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation
-    )
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, keyword, default=None, annotation=annotation)
 
 
 Models = Annotated[
@@ -57,8 +55,8 @@ Config = Annotated[
 
 
 def _command() -> Callable[..., None]:
-    hints = get_type_hints(Settings)
-    options = [_option(one, hints[one.name]) for one in fields(Settings) if one.name != "models"]
+    settings = settings_of(Settings).items()
+    options = [_option(name, *about) for name, about in settings if name != "models"]
 
     def serve(
         context: typer.Context, models: list[str] | None, config: Path | None, **given: Any

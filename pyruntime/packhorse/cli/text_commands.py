@@ -10,18 +10,19 @@ import typer
 
 from packhorse.cli.cluster import Cluster, embed_folders
 from packhorse.cli.options import (
+    Activation,
     Errors,
     File,
-    Loading,
+    Load,
+    LoadBundle,
+    LoadForTexts,
     Model,
-    Pooling,
     Prompts,
     Reading,
-    Reranker,
     Stride,
     TopK,
-    read_template,
 )
+from packhorse.load_options import BATCH, MACHINE, POOLING
 
 
 def embed(
@@ -34,8 +35,7 @@ def embed(
         ),
     ],
     prompts: Prompts,
-    pooling: Pooling,
-    loading: Loading,
+    load: Annotated[Load, LoadBundle(MACHINE, BATCH, POOLING)],
     cluster: Cluster,
     output: Annotated[
         str | None,
@@ -62,7 +62,7 @@ def embed(
         str,
         typer.Option(
             metavar="DTYPE",
-            help="Of the vectors: float32, float16, int8, uint8; or packed bits: binary, ubinary.",
+            help="Dtype of the vectors: float32, float16, int8, uint8; packed: binary, ubinary.",
         ),
     ] = "float32",
     calibration: Annotated[
@@ -86,7 +86,6 @@ def embed(
         "dtype": output_dtype,
         "ranges": embedding.read_ranges(calibration, output_dtype),
     }
-    load = loading.arguments() | pooling.arguments()
     if cluster.ray:
         if format is not None or errors != "strict":
             raise ValueError(
@@ -100,33 +99,35 @@ def embed(
 
 
 def embed_sparse(
-    model: Model, file: File, prompts: Prompts, reading: Reading, loading: Loading
+    model: Model, file: File, prompts: Prompts, reading: Reading, load: LoadForTexts
 ) -> None:
     """Print the sparse vector of each line (SPLADE, BGE-M3): ids of tokens, and their weights."""
     from packhorse.cli import results
 
-    job = results.FileRun(model, file, reading, loading.arguments())
+    job = results.FileRun(model, file, reading, load)
     find = partial(results.sparse_vectors, prompts=prompts.arguments())
     job.print_results("embedding", find)
 
 
 def embed_tokens(
-    model: Model, file: File, prompts: Prompts, reading: Reading, loading: Loading
+    model: Model, file: File, prompts: Prompts, reading: Reading, load: LoadForTexts
 ) -> None:
     """Print the vectors of each line's tokens (ColBERT, BGE-M3)."""
     from packhorse.cli import results
 
-    job = results.FileRun(model, file, reading, loading.arguments())
+    job = results.FileRun(model, file, reading, load)
     find = partial(results.token_vectors, prompts=prompts.arguments())
     job.print_results("embedding", find)
 
 
 def score(
     model: Model,
-    query: Annotated[str, typer.Argument(metavar="QUERY", help="What the lines should answer.")],
+    query: Annotated[
+        str, typer.Argument(metavar="QUERY", help="Text that the lines should answer.")
+    ],
     file: File,
     reading: Reading,
-    loading: Loading,
+    load: Annotated[Load, LoadBundle(MACHINE, BATCH, "reranker")],
     top_k: Annotated[
         int | None,
         typer.Option(
@@ -136,17 +137,18 @@ def score(
     instruction: Annotated[
         str | None,
         typer.Option(
-            metavar="TEXT", help="What makes a line a good answer, for generative rerankers."
+            metavar="TEXT",
+            help="Instruction that says what makes a line a good answer, for generative rerankers.",
         ),
     ] = None,
-    reranker: Reranker = None,
+    activation: Activation = None,
 ) -> None:
     """Score how well each line of a text answers a query, with a reranker."""
     from packhorse.cli import results
 
-    load = loading.arguments() | {"reranker": read_template(reranker)}
     job = results.FileRun(model, file, reading, load)
-    find = partial(results.scores, query=query, instruction=instruction)
+    options = {"instruction": instruction, "activation": activation}
+    find = partial(results.scores, query=query, options=options)
     job.print_results("scoring", find, best=top_k)
 
 
@@ -154,11 +156,11 @@ def classify(
     model: Model,
     file: File,
     reading: Reading,
-    loading: Loading,
+    load: LoadForTexts,
     top_k: Annotated[
         int | None,
         typer.Option(
-            min=1, metavar="N", help="How many labels for each line, best first; by default one."
+            min=1, metavar="N", help="Number of labels for each line, best first; by default one."
         ),
     ] = None,
     pairs: Annotated[
@@ -168,28 +170,31 @@ def classify(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="How tokens are joined to entities: simple (the default), first, average, max; "
+            help="Strategy that joins tokens to entities: simple (default), first, average, max; "
             "none: they are not.",
         ),
     ] = None,
     stride: Stride = None,
+    activation: Activation = None,
 ) -> None:
     """Label each line of a text, or find the entities in it, whichever the model does."""
     from packhorse.cli import results
 
-    job = results.FileRun(model, file, reading, loading.arguments())
-    find = partial(results.labels, top_k=top_k, pairs=pairs, strategy=strategy, stride=stride)
+    job = results.FileRun(model, file, reading, load)
+    of_texts = {"top_k": top_k, "activation": activation}
+    of_tokens = {"strategy": strategy, "stride": stride}
+    find = partial(results.labels, pairs=pairs, of_texts=of_texts, of_tokens=of_tokens)
     job.print_results("classifying", find)
 
 
 def answer(
     model: Model,
     question: Annotated[
-        str, typer.Argument(metavar="QUESTION", help="What is asked of every line.")
+        str, typer.Argument(metavar="QUESTION", help="Question asked of every line.")
     ],
     file: File,
     reading: Reading,
-    loading: Loading,
+    load: LoadForTexts,
     top_k: TopK = 1,
     max_answer_length: Annotated[
         int, typer.Option(min=1, metavar="N", help="Most tokens of an answer.")
@@ -208,7 +213,7 @@ def answer(
         "stride": stride,
         "allow_none": allow_none,
     }
-    job = results.FileRun(model, file, reading, loading.arguments())
+    job = results.FileRun(model, file, reading, load)
     job.print_results("answering", partial(results.answers, question=question, options=options))
 
 
@@ -216,7 +221,7 @@ def fill_mask(
     model: Model,
     file: File,
     reading: Reading,
-    loading: Loading,
+    load: LoadForTexts,
     top_k: TopK = 5,
     max_masks: Annotated[
         int,
@@ -228,8 +233,7 @@ def fill_mask(
     """Predict the masked words of each line."""
     from packhorse.cli import results
 
-    load = loading.arguments() | {"max_predictions": max_masks}
-    job = results.FileRun(model, file, reading, load)
+    job = results.FileRun(model, file, reading, load | {"max_predictions": max_masks})
     job.require("fill_mask")  # the session's own error would speak of its plan
     job.print_results("filling", partial(results.masks, top_k=top_k))
 

@@ -18,12 +18,11 @@ from packhorse.evaluation.measures import Comparison, Evaluation
 from packhorse.evaluation.passages import read_passages
 from packhorse.evaluation.task import Task
 from packhorse.heads import methods_for
-from packhorse.options import ModelPath
+from packhorse.load_options import READING, LoadOptions, ModelPath
 from packhorse.planning import plan_memory
 from packhorse.text import TextModel
 
 Progress = Callable[[int, int | None], object]
-_READING = ("reranker", "pooling", "normalize")
 _TASKS: Mapping[str, type[Task]] = {
     one.name: one
     for one in (
@@ -51,10 +50,8 @@ def _is_quantized(stored: str) -> bool:
 def _choose_task(model: ModelPath, spec: Mapping[str, Any], load: Mapping[str, Any]) -> str:
     """What the model is for. One of several vectors, or of masked words, is compared by its
     embeddings."""
-    from packhorse_weights.generation_files import generates
-
-    reranker, pooling, normalize = (load.get(name) for name in _READING)
-    if generates(model, dict(spec), None, reranker, pooling, normalize):
+    reading = {name: load[name] for name in READING if name in load}
+    if LoadOptions(**reading).generates(model, dict(spec)):
         return "generate"
     methods = [method for method in methods_for(spec) if method in _TASKS]
     several = {"embed_sparse", "embed_tokens"} <= set(methods)
@@ -124,7 +121,7 @@ def evaluate(
 
     if task is not None and task not in _TASKS:
         raise ValueError(f"task {task!r:.80} is not one of {', '.join(_TASKS)}")
-    reading = {name: load[name] for name in (*_READING, "revision") if name in load}
+    reading = {name: load[name] for name in READING if name in load}
     checkpoint = inspect_checkpoint(model, **reading)
     stored = checkpoint.stored_dtype
     if reference is None and _is_quantized(stored):

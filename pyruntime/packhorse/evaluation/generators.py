@@ -49,13 +49,13 @@ class Generate(Task):
         best: list[int] = []
         score = Sampling(max_new_tokens=1, ignore_eos=True, prompt_logprobs=1)
         for i in range(0, len(ids), _CHUNK):
-            for found in model.session.generate(ids[i : i + _CHUNK], score):
+            for found in model.generation_session.generate(ids[i : i + _CHUNK], score):
                 scores += found.prompt_logprobs.logprobs
                 best += [top[0][0] for top in found.prompt_logprobs.top]
             report(min(i + _CHUNK, len(ids)), len(ids))
         prompts = [row[: max(1, min(PROMPT_TOKENS, row.size // 2))] for row in ids[:PROMPTS]]
         go_on = Sampling(max_new_tokens=NEW_TOKENS, ignore_eos=True)
-        greedy = [found.ids for found in model.session.generate(prompts, go_on)]
+        greedy = [found.ids for found in model.generation_session.generate(prompts, go_on)]
         return Generated(np.array(scores, np.float64), np.array(best), greedy)
 
     def compare(self, found: Generated, expected: Generated) -> tuple[list[Measure], Spread]:

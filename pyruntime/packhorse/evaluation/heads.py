@@ -133,7 +133,9 @@ class ClassifyTokens(Task):
         )
         with_types = stem.get("type_vocab_size", 0) > 1
         types = tokens.type_ids if with_types and model.tokenizer.config.type_ids else None
-        logits = model.session.run_many(tokens.ids, outputs=["logits"], type_ids=types).logits
+        logits = model.encoder_session.run_many(
+            tokens.ids, outputs=["logits"], type_ids=types
+        ).logits
         report(len(items), len(items))
         return softmax(logits)
 

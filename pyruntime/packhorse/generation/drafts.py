@@ -6,13 +6,13 @@ import json
 from typing import TYPE_CHECKING
 
 from packhorse.dtypes import choose_dtype, native_dtype
-from packhorse.options import NGRAM, GenerationOptions
+from packhorse.load_options import NGRAM, LoadOptions
 
 if TYPE_CHECKING:
     from packhorse._native.generation import DraftModel
 
 
-def open_draft(options: GenerationOptions) -> DraftModel | None:
+def open_draft(options: LoadOptions) -> DraftModel | None:
     """The draft model, as `NativeGenerationSession.load` takes it; None: there is none.
 
     Raises FileNotFoundError and ValueError as `Session.load` does.
@@ -27,6 +27,4 @@ def open_draft(options: GenerationOptions) -> DraftModel | None:
         raise ValueError(f"the draft model: {error}") from error
     dtype = choose_dtype(options.draft_dtype, options.device, model.stored_dtype)
     model = model.in_dtype(dtype)
-    names = model.names if model.tensors is None else {}
-    native = native_dtype(dtype, options.device)
-    return json.dumps(model.spec), native, model.safetensors, names, model.tensors
+    return json.dumps(model.spec), native_dtype(dtype, options.device), *model.weights

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 class GenerationRequest:
-    """Made by `Session.submit`. Its methods may be called from any thread, also when the session
-    was closed: the request then has ended. `sequence` counts from 0 to `sampling.n` - 1."""
+    """Made by `GenerationSession.submit`. Its methods may be called from any thread, also when the
+    session was closed: the request then has ended. `sequence` counts from 0 to `sampling.n` - 1."""
 
     def __init__(self, native: NativeRequest, prompt_tokens: int, sampling: Sampling) -> None:
         self._native = native

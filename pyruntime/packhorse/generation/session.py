@@ -3,60 +3,102 @@
 from __future__ import annotations
 
 import atexit
+import json
 import sys
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, NoReturn
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
-from packhorse_weights.spec import stack_of
-
+from packhorse.generation.drafts import open_draft
 from packhorse.generation.plan import GenerationMemoryPlan
 from packhorse.generation.request import GenerationRequest
 from packhorse.generation.sampling import Sampling
-from packhorse.lifetime import SessionLifetime
+from packhorse.load_options import LoadOptions, ModelPath
 from packhorse.logs import LOGGER
-from packhorse.names import OutputName
-from packhorse.options import GenerationOptions, ModelPath
 from packhorse.packing import Int32Array, TokenSequence, as_int32
-from packhorse.result import OutputShape
 from packhorse.session import Session
 
 if TYPE_CHECKING:
+    from packhorse_weights.checkpoint import ModelFiles
+    from typing_extensions import Unpack
+
     from packhorse._native.generation import NativeGenerationSession, NativeMailbox, NativeRequest
+    from packhorse.load_options import LoadCall
+    from packhorse.names import AskedDtype
 
 
-class GenerationSession(Session):
-    """A `Session` of a causal language model, as `Session.load` gives it for one: it generates, and
-    gives no hidden states or embeddings.
+class GenerationSession(Session, generates=True):
+    """A `Session` of a causal language model that generates.
 
     An engine with a thread of its own runs the requests of all callers together. Methods may be
     called from any thread.
     """
 
     memory_plan: GenerationMemoryPlan
+    _purpose = (
+        "this session generates text: load the model with kv_tokens=0 for hidden states and "
+        "embeddings"
+    )
+
+    if TYPE_CHECKING:
+
+        @classmethod
+        def load(  # type: ignore[override]
+            cls,
+            path: ModelPath,
+            device: str = ...,
+            dtype: AskedDtype | None = ...,
+            *,
+            progress: bool | None = ...,
+            **options: Unpack[LoadCall],
+        ) -> GenerationSession: ...
 
     def __init__(
         self,
         native: NativeGenerationSession,
         config: dict[str, Any],
-        options: GenerationOptions,
-        reload: Callable[[], Session] | None = None,
+        options: LoadOptions,
+        eos_ids: tuple[int, ...] = (),
+        reload: Callable[[], object] | None = None,
     ) -> None:
-        """`reload`: as of `Session`."""
-        SessionLifetime.__init__(self, native, reload)
+        """`eos_ids`: the tokens that end a sequence. Other arguments as of `Session`."""
+        plan = GenerationMemoryPlan.of_generation(native.memory_plan())
+        super().__init__(native, config, options, plan, reload)
         self._engine = native
-        self._options: GenerationOptions = options
-        self._max_predictions = 0
-        self._max_queue, self._eos_ids = options.max_queue, options.eos_ids
-        self.config = config
-        self.memory_plan = GenerationMemoryPlan.of_generation(native.memory_plan())
+        self._eos_ids = eos_ids
         _sessions.add(self)
+
+    @classmethod
+    def _open(cls, path: ModelPath, model: ModelFiles, options: LoadOptions) -> GenerationSession:
+        """The tokens that end a sequence are read from the model's files."""
+        from packhorse_weights.generation_files import read_generation
+
+        from packhorse._native.generation import NativeGenerationSession
+
+        files = read_generation(path, revision=options.revision, settings=False)
+        spec, draft = json.dumps(model.spec), open_draft(options)
+        native = NativeGenerationSession.load(spec, *model.weights, options, files.eos_ids, draft)
+        # Whoever loads it again shall have a cache of the same size, whatever memory is free there.
+        size = native.memory_plan()[-2] if options.kv_tokens is None else options.kv_tokens
+        reload = cls._again(path, replace(options, kv_tokens=size))
+        return cls(native, model.spec, options, files.eos_ids, reload)
 
     def generate(
         self, prompts: Iterable[TokenSequence], sampling: Sampling | None = None
     ) -> list[Any]:
-        """As `Session.generate`."""
+        """Generates from any number of prompts, each the ids of a sequence, and waits for all.
+
+        sampling  settings of each prompt's request; None: `Sampling()`, the most probable tokens
+
+        Gives a `GeneratedTokens` for each prompt, in order; for `n` over 1 a list of n of them.
+        Ctrl-C, or an error, cancels what still runs.
+
+        Raises ValueError: a prompt that is empty, has an id that the model does not know, or can
+        never fit into the context or the cache; settings that are not acceptable. RuntimeError: the
+        session was closed, or a request failed.
+        """
         if sampling is None:
             sampling = Sampling()
         if sampling.mask is not None:
@@ -83,7 +125,7 @@ class GenerationSession(Session):
 
         try:
             for i, ids in enumerate(prompts):
-                if len(running) + len(ready) == self._max_queue:
+                if len(running) + len(ready) == self.max_queue:
                     submit()
                     collect()
                 ready.append(_prompt(f"prompts[{i}]", ids))
@@ -98,14 +140,15 @@ class GenerationSession(Session):
     def submit(
         self, ids: TokenSequence, sampling: Sampling | None = None, *, timeout_s: float = 0.0
     ) -> GenerationRequest:
-        """As `Session.submit`."""
-        return self._submit("ids", ids, sampling or Sampling(), timeout_s)
+        """Starts generating from one prompt and gives the request without waiting for it.
 
-    def _submit(
-        self, name: str, ids: TokenSequence, sampling: Sampling, timeout_s: float
-    ) -> GenerationRequest:
+        timeout_s  seconds to wait for a place where `max_queue` requests wait already
+
+        Raises as `generate`, and RuntimeError where there was no place in time.
+        """
         self.check_open()
-        prompt = _prompt(name, ids)
+        sampling = Sampling() if sampling is None else sampling
+        prompt = _prompt("ids", ids)
         native = self._engine.submit(prompt, sampling, timeout_s)
         return GenerationRequest(native, prompt.size, sampling)
 
@@ -179,56 +222,14 @@ class GenerationSession(Session):
         return self._eos_ids
 
     @property
-    def generates(self) -> bool:
-        """True."""
-        return True
-
-    @property
-    def hidden_size(self) -> int:
-        """The model's hidden size."""
-        return int(stack_of(self.config)["hidden_size"])
-
-    @property
-    def embedding_size(self) -> int:
-        """Refused with a ValueError: the session gives no embeddings."""
-        self._refuse("embedding_size")
-
-    @property
-    def outputs(self) -> dict[OutputName, OutputShape]:
-        """Empty: the session generates, and gives no outputs of `run`."""
-        return {}
-
-    @property
     def max_seqlen(self) -> int:
-        """As `max_context`."""
+        """The length of the longest sequence, prompt and output: `max_context`."""
         return self.max_context
 
     @property
     def max_queue(self) -> int:
         """Requests that may wait to be started."""
-        return self._max_queue
-
-    def _refuse(self, method: str) -> NoReturn:
-        raise ValueError(
-            f"{method}: this session generates text: load the model with kv_tokens=0 for hidden "
-            "states and embeddings"
-        )
-
-    def run(self, *_args: Any, **_options: Any) -> NoReturn:
-        """Refused with a ValueError: the session generates."""
-        self._refuse("run")
-
-    def run_many(self, *_args: Any, **_options: Any) -> NoReturn:
-        """Refused with a ValueError: the session generates."""
-        self._refuse("run_many")
-
-    def score(self, *_args: Any, **_options: Any) -> NoReturn:
-        """Refused with a ValueError: the session generates."""
-        self._refuse("score")
-
-    def explain(self, *_args: Any, **_options: Any) -> NoReturn:
-        """Refused with a ValueError: the session generates."""
-        self._refuse("explain")
+        return self._options.max_queue
 
     def __repr__(self) -> str:
         return (

@@ -6,8 +6,8 @@ within int32. The computation runs in `dtype` on `device`, and results come back
 If the first argument lies on a CUDA device, all arguments must (offsets may lie on the host, except
 those of `embed`). They may be any arrays with `__dlpack__` or `__cuda_array_interface__`. All
 matrices have one dtype, float16 or bfloat16, in which the computation runs; vectors are float32 and
-ids int32. The result is a `DeviceArray` with memory of its own. `stream` is as in `Session.run`,
-but an operator always waits until it is done.
+ids int32. The result is a `DeviceArray` with memory of its own. `stream` is as in
+`EncoderSession.run`, but an operator always waits until it is done.
 
 The operators are for tests and for models of one's own; a `Session` plans its memory and is faster.
 

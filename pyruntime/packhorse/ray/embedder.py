@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from packhorse.options import ModelPath
+from packhorse.load_options import ModelPath
 from packhorse.text import TextModel
 
 if TYPE_CHECKING:

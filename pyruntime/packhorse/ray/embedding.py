@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from packhorse.options import ModelPath
+from packhorse.load_options import ONLY_SPEED, ModelPath
 from packhorse.ray.embedder import check_options, portable_path, require_ray
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 Inputs = str | PathLike[str] | Sequence[str | PathLike[str]]
 
-_MACHINE = ("device", "threads", "pin_threads", "memory_limit", "max_tokens", "max_sequences")
 _STAGED = "_input"  # in the output folder: a copy of a dataset, which has no fragments of its own
 _MOST_BLOCKS = 10_000  # fragments share blocks from there on: Ray keeps an account of each block
 
@@ -108,7 +107,7 @@ def embed(
         "column": column,
         "embedding_column": embedding_column,
         "keep": None if keep is None else list(keep),
-        "load": _said({k: v for k, v in (load or {}).items() if k not in _MACHINE}),
+        "load": _said({k: v for k, v in (load or {}).items() if k not in ONLY_SPEED}),
         "options": _said(options),
     }
     fragments = _plan(inputs, folder, settings, fragment_bytes, column)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from packhorse.options import ModelPath
+from packhorse.load_options import ModelPath
 from packhorse.ray.embedder import portable_path, require_ray
 
 if TYPE_CHECKING:

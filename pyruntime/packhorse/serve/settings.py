@@ -4,69 +4,53 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import Field, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+
+from packhorse.load_options import MACHINE, ServedCall, TextLoadOptions
+from packhorse.option_fields import Option, hints_of, kind_of, kinds_of, said
+
+Made = TypeVar("Made")
 
 ENVIRONMENT = "PACKHORSE_"  # what names of environment variables begin with
-OF_A_MODEL = (
-    "device",
-    "dtype",
-    "threads",
-    "max_length",
-    "max_batch_tokens",
-    "kv_tokens",
-    "kv_cache_dtype",
-    "max_predictions",
-    "max_adapters",
-    "max_adapter_rank",
-    "draft",
-    "draft_tokens",
-    "generation_config",
-    "revision",
-    "pooling",
-    "normalize",
-    "reranker",
-)
 
 
 def setting(default: Any, help: str, panel: str, metavar: str | None = None) -> Any:
     """A field of `Settings`. `help` and `panel` are what `packhorse serve --help` says."""
-    metadata = {"help": help, "panel": panel, "metavar": metavar}
+    metadata = {"option": Option(help, help, panel, metavar=metavar)}
     if isinstance(default, tuple):
         return field(default_factory=lambda: default, metadata=metadata)
     return field(default=default, metadata=metadata)
 
 
+# The options of loading that are settings, by their names as settings. The device is a setting of
+# its own: there may be several.
+LOADING: Mapping[str, Field[Any]] = {
+    said(one).setting or one.name: one
+    for one in fields(TextLoadOptions)
+    if said(one).help and one.name != "device"
+}
+
+
 @dataclass(frozen=True)
 class ModelSettings:
-    """A model that is served under a name. What is None is as `Settings` says."""
+    """A model that is served under a name. What is not said is as `Settings` says.
+
+    options  those of `TextModel.load`. In TOML, and in the body of POST /models, they stand beside
+             the other settings
+    """
 
     name: str
     path: str
     device: tuple[str, ...] | None = None
-    dtype: str | None = None
-    threads: int | None = None
-    max_length: int | None = None
-    max_batch_tokens: int | None = None
-    kv_tokens: int | None = None
-    kv_cache_dtype: str | None = None
-    max_predictions: int | None = None
-    max_adapters: int | None = None
-    max_adapter_rank: int | None = None
     adapter: tuple[str, ...] = ()
-    draft: str | None = None
-    draft_tokens: int | None = None
-    generation_config: bool | None = None
-    revision: str | None = None
-    pooling: str | None = None
-    normalize: bool | None = None
-    reranker: str | None = None
+    options: ServedCall = field(default_factory=lambda: ServedCall())
 
     @classmethod
     def read(cls, given: str | Mapping[str, Any]) -> ModelSettings:
-        """Of "PATH", "NAME=PATH" or a table of TOML. Raises ValueError."""
+        """The settings that "PATH", "NAME=PATH" or a table of TOML says. Raises ValueError."""
         if isinstance(given, str):
             name, equals, path = given.partition("=")
             if not equals:
@@ -76,7 +60,7 @@ class ModelSettings:
         if not values.get("path"):
             raise ValueError(f"models: {dict(given)!r:.80} has no path")
         values["name"] = values.get("name") or default_name(values["path"])
-        return cls(**values)
+        return _made(cls, values)
 
 
 def default_name(path: str) -> str:
@@ -105,7 +89,6 @@ _POSITIVE = (
 )
 _EXACT = ("api_key",)  # texts that are taken as they are, and shown to nobody
 _SECRET = ("api_key", "api_key_file")  # if blank in the environment, a mistake: not left out
-_MACHINE = "Model and machine"
 _LIMITS = "Limits"
 _NETWORK = "Network"
 _SAFETY = "Who may use it"
@@ -123,7 +106,7 @@ class Settings:
     uds: str | None = setting(
         None, "Path of a Unix socket to listen at, in place of host and port.", _NETWORK, "PATH"
     )
-    root_path: str = setting("", "What a proxy puts before all paths.", _NETWORK, "PATH")
+    root_path: str = setting("", "Prefix that a proxy puts before all paths.", _NETWORK, "PATH")
     ssl_certfile: str | None = setting(
         None, "Certificate chain (PEM); with it the server speaks HTTPS.", _NETWORK, "FILE"
     )
@@ -139,72 +122,20 @@ class Settings:
         ("cpu",),
         "cpu, cuda or cuda:1; several, repeated or with commas between, each get a replica of "
         "every model.",
-        _MACHINE,
-    )
-    dtype: str | None = setting(
-        None,
-        "What to compute in: float32, bfloat16 or int8 on the CPU, float16, bfloat16, int8 or "
-        "float8 (Hopper) on a GPU, stored on both.",
-        _MACHINE,
-    )
-    threads: int | None = setting(None, "CPU threads of a model; all cores by default.", _MACHINE)
-    max_length: int | None = setting(
-        None, "Most tokens of a text; by default as the model's files say.", _MACHINE
-    )
-    kv_tokens: int | None = setting(
-        None,
-        "Tokens that the cache of a language model holds; 0: it embeds and does not generate.",
-        _MACHINE,
-    )
-    kv_cache_dtype: str | None = setting(
-        None, "Dtype of that cache: float8, or by default that of the activations.", _MACHINE
-    )
-    max_predictions: int | None = setting(
-        None,
-        "Most masks of a batch that a masked language model fills; 64 by default, 0: it only "
-        "embeds.",
-        _MACHINE,
+        MACHINE,
     )
     adapter: tuple[str, ...] = setting(
         (),
         "A LoRA adapter, served under a name of its own: NAME=FOLDER, or MODEL:NAME=FOLDER where "
         "several models generate. May be repeated.",
-        _MACHINE,
+        MACHINE,
         "ADAPTER",
     )
-    max_adapters: int | None = setting(
-        None,
-        "Most LoRA adapters that a model has at once; by default those it is started with.",
-        _MACHINE,
-    )
-    max_adapter_rank: int | None = setting(
-        None, "Largest rank of a LoRA adapter; 16 by default.", _MACHINE
-    )
-    draft: str | None = setting(
-        None,
-        'What drafts tokens for a language model: "ngram", or a smaller model of its vocabulary.',
-        _MACHINE,
-    )
-    draft_tokens: int | None = setting(None, "Most tokens drafted at once; 8 by default.", _MACHINE)
-    revision: str | None = setting(None, "Branch, tag or commit of models of the hub.", _MACHINE)
-    pooling: str | None = setting(None, "How a text becomes one vector.", _MACHINE)
-    generation_config: bool | None = setting(
-        None,
-        "Whether texts are generated as the model's generation_config.json says where a request "
-        "says nothing else; by default they are.",
-        _MACHINE,
-    )
-    normalize: bool | None = setting(None, "Whether vectors are brought to length 1.", _MACHINE)
-    reranker: str | None = setting(
-        None, "Template of a generative reranker: qwen3, or a JSON file.", _MACHINE
-    )
+    options: ServedCall = field(default_factory=lambda: ServedCall())  # of all models they suit
 
-    max_batch_tokens: int | None = setting(
-        None, "Most tokens of a batch; 8192 by default, or what the longest text takes.", _LIMITS
-    )
     max_batch_ms: float = setting(
         50.0,
-        "How long one batch shall take at most: on slow devices batches hold fewer tokens.",
+        "Longest time of one batch: on slow devices batches hold fewer tokens.",
         _LIMITS,
         "MS",
     )
@@ -316,7 +247,7 @@ class Settings:
         None, "Where to send traces (OTLP over HTTP); needs opentelemetry.", _OPERATION, "URL"
     )
     shutdown_timeout_s: float = setting(
-        30.0, "How long requests that run may take to finish on SIGTERM.", _OPERATION, "SECONDS"
+        30.0, "Longest time for running requests to finish on SIGTERM.", _OPERATION, "SECONDS"
     )
     tokenization_workers: int | None = setting(
         None, "Threads that tokenize; up to 4 by default, one for each core.", _OPERATION
@@ -359,7 +290,7 @@ class Settings:
                 raise ValueError(
                     f"models: {names.count(name)} are named {name!r}: give each a name, NAME=PATH"
                 )
-        return cls(models=chosen, **values).checked()
+        return _made(cls, {**values, "models": chosen}).checked()
 
     def checked(self) -> Settings:
         """Itself. Raises ValueError for values that are not acceptable together."""
@@ -396,61 +327,72 @@ class Settings:
 
     def of_model(self, model: ModelSettings) -> ModelSettings:
         """The settings of a model, with those that it shares with all others."""
-        shared = {name: getattr(self, name) for name in OF_A_MODEL if getattr(model, name) is None}
-        return replace(model, **shared)
+        device = self.device if model.device is None else model.device
+        return replace(model, device=device, options={**self.options, **model.options})
+
+
+def settings_of(cls: type) -> dict[str, tuple[Field[Any], Any]]:
+    """The settings of a server or of a model by their names, each a field and its type: those of
+    the class, and options of loading."""
+    hints, of_loading = get_type_hints(cls), hints_of(TextLoadOptions)
+    own = {one.name: (one, hints[one.name]) for one in fields(cls) if one.name != "options"}
+    return own | {name: (one, of_loading[one.name]) for name, one in LOADING.items()}
 
 
 def _checked(cls: type, given: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """The values in the types of the fields of these names. Raises ValueError."""
-    hints = get_type_hints(cls)
+    """The values in the types of the settings of these names. Raises ValueError."""
+    known = settings_of(cls)
     values = {}
     for name, value in given.items():
-        if name not in hints:
-            known = ", ".join(one.name for one in fields(cls))
-            raise ValueError(f"{where}: there is no setting {name!r:.80}, expected one of {known}")
-        values[name] = value if name == "models" else convert(name, hints[name], value)
+        if name not in known:
+            names = ", ".join(known)
+            raise ValueError(f"{where}: there is no setting {name!r:.80}, expected one of {names}")
+        one, hint = known[name]
+        check = said(one).check
+        if value is not None:
+            found = value if name == "models" else convert(name, hint, value)
+            values[name] = found if check is None else check(name, found)
     return values
 
 
-def kind_of(hint: Any) -> Any:
-    """The type of a field without its None: str, int, float, bool, or tuple[str, ...]."""
-    kinds = [one for one in get_args(hint) if one is not type(None)]
-    return kinds[0] if type(None) in get_args(hint) else hint
+def _made(cls: Callable[..., Made], values: Mapping[str, Any]) -> Made:
+    """The settings, whose options of loading are put together."""
+    options = {one.name: values[name] for name, one in LOADING.items() if name in values}
+    own = {name: value for name, value in values.items() if name not in LOADING}
+    return cls(**own, options=options)
 
 
 def convert(name: str, hint: Any, value: Any) -> Any:
-    """A value of TOML, of the environment or of a flag as a field has it. Raises ValueError."""
+    """A value of TOML, of the environment or of a flag as a setting has it. Raises ValueError."""
     kind = kind_of(hint)
-    if kind not in (str, int, float, bool):
+    if any(get_origin(one) is tuple for one in (hint, *get_args(hint))):
         several = [value] if isinstance(value, str) else value
         if isinstance(several, Sequence) and all(isinstance(one, str) for one in several):
             if name in _EXACT:
                 return tuple(several)
             return tuple(part.strip() for one in several for part in one.split(",") if part.strip())
-    elif kind is bool:
+        shown = f"a {type(value).__name__}" if name in _EXACT else f"{value!r:.80}"
+        raise ValueError(f"{name} is {shown}, expected texts")
+    if kind is bool:
         words = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
-        found = words.get(str(value).lower())
-        if found is not None:
+        if (found := words.get(str(value).lower())) is not None:
             return found
-    elif isinstance(value, kind) and not isinstance(value, bool):
+    elif type(value) in kinds_of(hint):
         return value
-    elif kind in (int, float) and isinstance(value, str | int):
+    elif kind in (int, float) and isinstance(value, str | int) and not isinstance(value, bool):
         try:
             return kind(value)
         except ValueError:
             pass
-    if name in _EXACT:
-        raise ValueError(f"{name} is a {type(value).__name__}, expected texts")
-    expected = getattr(kind, "__name__", "texts") if kind in (str, int, float, bool) else "texts"
-    raise ValueError(f"{name} is {value!r:.80}, expected {expected}")
+    raise ValueError(f"{name} is {value!r:.80}, expected {kind.__name__}")
 
 
 def _of_environment(cls: type, environment: Mapping[str, str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for one in fields(cls):
-        value = environment.get(f"{ENVIRONMENT}{one.name.upper()}")
-        if value or (value == "" and one.name in _SECRET):
-            found[one.name] = value.split(",") if one.name == "models" else value
+    for name in settings_of(cls):
+        value = environment.get(f"{ENVIRONMENT}{name.upper()}")
+        if value or (value == "" and name in _SECRET):
+            found[name] = value.split(",") if name == "models" else value
     return _checked(cls, found, "environment")
 
 

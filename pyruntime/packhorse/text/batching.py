@@ -13,8 +13,8 @@ import threading
 import weakref
 from collections.abc import Callable
 
+from packhorse.encoder_session import EncoderSession
 from packhorse.result import RunResult
-from packhorse.session import Session
 from packhorse.text.parts import Part, PartRunner, Request, sum_sizes
 
 
@@ -46,7 +46,7 @@ class Batcher:
     bits whoever shares the batch. A copy is the batcher itself.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: EncoderSession) -> None:
         self._session = session
         self._runner = PartRunner(session)
         self._reset()
@@ -57,7 +57,7 @@ class Batcher:
         self._parts: list[_Waiting] = []  # of callers that lead or wait, the oldest first
         self._leader: _Waiting | None = None
 
-    def __reduce__(self) -> tuple[Callable[[Session], Batcher], tuple[Session]]:
+    def __reduce__(self) -> tuple[Callable[[EncoderSession], Batcher], tuple[EncoderSession]]:
         return type(self), (self._session,)
 
     def __copy__(self) -> Batcher:
@@ -69,8 +69,9 @@ class Batcher:
     def run(self, request: Request) -> RunResult:
         """The outputs of all its sequences, which may take several batches.
 
-        Raises as `Session.run`. What a run raises reaches all callers that share it. What a handler
-        of a signal raises, Ctrl-C above all, reaches the main thread alone; the others run again.
+        Raises as `EncoderSession.run`. What a run raises reaches all callers that share it. What a
+        handler of a signal raises, Ctrl-C above all, reaches the main thread alone; the others run
+        again.
         """
         result, parts = self._runner.cut(request)
         for part in parts:

@@ -2,18 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sized
-from typing import TYPE_CHECKING, Any, Literal, cast, overload
+import asyncio
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence, Sized
+from copy import copy
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
 
 import numpy as np
 import numpy.typing as npt
 
-from packhorse.names import AggregationStrategy, EmbeddingDtype, ScoreActivation, Truncation
-from packhorse.progress_bar import Progress
+from packhorse.encoder_session import EncoderSession
+from packhorse.generation.results import Generation
+from packhorse.generation.session import GenerationSession
+from packhorse.heads import methods_for
+from packhorse.load_options import ModelPath, TextLoadOptions
+from packhorse.names import (
+    AggregationStrategy,
+    AskedDtype,
+    EmbeddingDtype,
+    ScoreActivation,
+    Truncation,
+)
+from packhorse.option_fields import takes_options
+from packhorse.progress_bar import Progress, shows_loading
 from packhorse.result import FloatArray
 from packhorse.retrieval import SimilarityFunction, similarity
-from packhorse.text.async_methods import AwaitedText, show_signatures
-from packhorse.text.other_names import says_our_names
+from packhorse.session import Session
+from packhorse.text.checks import Text
+from packhorse.text.generation.calls import Conversation, TextGeneration
+from packhorse.text.generation.chat_template import ChatTemplates
+from packhorse.text.generation.generator import TextStreaming
+from packhorse.text.generation.options import ChatCall, GenerateCall, TemplateCall
+from packhorse.text.loading import load_parts
+from packhorse.text.other_names import missing_attribute, says_our_names
+from packhorse.text.runner import TextRunner
+from packhorse.text.signatures import shows_as, shows_options
 from packhorse.text.tasks.answers import Answering
 from packhorse.text.tasks.embeddings import Embedding
 from packhorse.text.tasks.entities import TokenClassification
@@ -24,22 +46,35 @@ from packhorse.text.tasks.spans import Answer, AnswerOptions
 from packhorse.text.tasks.sparse import SparseEmbedding, SparseVector
 from packhorse.text.tasks.tagging import Entity, EntityGroup
 from packhorse.text.tasks.token_vectors import TokenEmbedding
+from packhorse.text.tokenization.tokenizer import TextTokenizer
 
 if TYPE_CHECKING:
+    from packhorse_weights.generation_files import GenerationFiles
     from typing_extensions import Unpack
 
+    from packhorse.load_options import TextCall
     from packhorse.text.call_types import (
         AnswerCall,
         ClassifyCall,
         EmbedCall,
         EntityCall,
         MaskCall,
+        PairCall,
         PromptCall,
         ScoreCall,
     )
 
+    class _EmbedCall(EmbedCall, total=False):
+        dtype: EmbeddingDtype
 
-class TextModel(AwaitedText):
+    class _ClassifyCall(PairCall, total=False):
+        top_k: int | None
+
+
+Self = TypeVar("Self", bound="TextModel")
+
+
+class TextModel:
     """A session and the tokenizer of its model. Made by `load`.
 
     Texts may be any iterable, generators included, of any number: they are tokenized in chunks,
@@ -56,6 +91,121 @@ class TextModel(AwaitedText):
 
     Any number of threads may use one model: their requests share batches (docs/text.md).
     """
+
+    def __init__(
+        self,
+        session: Session,
+        tokenizer: TextTokenizer,
+        max_length: int | None = None,
+        files: GenerationFiles | None = None,
+    ) -> None:
+        """`files` is what the model's files say about generation; None: `session` does not
+        generate."""
+        self._runner = TextRunner(session, tokenizer, max_length)
+        self._generation = None if files is None else TextGeneration(self._runner, files)
+
+    @property
+    def session(self) -> Session:
+        """The session that runs the model."""
+        return self._runner.session
+
+    @property
+    def encoder_session(self) -> EncoderSession:
+        """The session of a model that gives vectors, scores or labels. Raises ValueError for a
+        model that generates."""
+        return self._runner.encoder
+
+    @property
+    def generation_session(self) -> GenerationSession:
+        """The session of a model that generates, with its cache, adapters and statistics. Raises
+        ValueError for a model that does not."""
+        self._generator("generation_session")
+        return cast(GenerationSession, self.session)
+
+    def _generator(self, method: str) -> TextGeneration:
+        """Raises ValueError where the model does not generate."""
+        if self._generation is None:
+            methods = " or ".join(methods_for(self.session.config))
+            raise ValueError(
+                f"{method}: this model was not loaded for generation: use {methods}, or load a "
+                "causal language model, with kv_tokens over 0 where its files say otherwise"
+            )
+        return self._generation
+
+    @property
+    def tokenizer(self) -> TextTokenizer:
+        """The tokenizer of the model."""
+        return self._runner.tokenizer
+
+    @property
+    def max_length(self) -> int:
+        """Most tokens of a text or pair, where a call says nothing else. May be set."""
+        return self._runner.max_length
+
+    @max_length.setter
+    def max_length(self, tokens: int) -> None:
+        runner = copy(self._runner)  # copies of the model keep theirs
+        runner.max_length = runner.longest(tokens)
+        self._runner = runner
+
+    @classmethod
+    @shows_loading
+    @takes_options(TextLoadOptions)
+    def load(
+        cls: type[Self],
+        path: ModelPath,
+        device: str = "cpu",
+        dtype: AskedDtype | None = None,
+        *,
+        progress: bool | None = None,
+        **options: Unpack[TextCall],
+    ) -> Self:
+        """Loads a model with its tokenizer.
+
+        {options}
+        max_tokens       tokens of the largest batch; None: 8192, or `max_length` where that is
+                         more; for a model that generates, as in `Session.load`
+
+        The other arguments are those of `Session.load`.
+
+        Raises as `Session.load`; ValueError also for a tokenizer that is missing or not usable,
+        ModuleNotFoundError without the package tokenizers.
+        """
+        return cls(*load_parts(path, TextLoadOptions(device=device, dtype=dtype, **options)))
+
+    if not TYPE_CHECKING:  # type checkers would accept any name if they saw this
+
+        def __getattr__(self, name: str) -> Any:
+            raise missing_attribute(type(self).__name__, name)
+
+    def close(self) -> None:
+        """Closes the session (`Session.close`). Methods that need it raise RuntimeError then."""
+        self.session.close()
+
+    def __enter__(self: Self) -> Self:
+        self.session.__enter__()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    @property
+    def labels(self) -> list[str]:
+        """The labels of the model's classifier; empty where it has none."""
+        return self.session.labels
+
+    @property
+    def prompts(self) -> dict[str, str]:
+        """The prompts by name, as sentence-transformers keeps them with a model."""
+        return dict(self.tokenizer.config.prompts)
+
+    @property
+    def num_truncated(self) -> int:
+        """The number of texts and pairs that were cut short so far."""
+        return self.tokenizer.num_truncated
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.session!r}, max_length={self.max_length})"
 
     @overload
     def embed(
@@ -508,5 +658,301 @@ class TextModel(AwaitedText):
         )
         return task.run(texts)
 
+    @overload
+    def generate(
+        self, prompt: str, *, stream: Literal[True], **options: Unpack[GenerateCall]
+    ) -> TextStreaming: ...
+    @overload
+    def generate(
+        self,
+        prompt: str,
+        *,
+        n: Literal[1] = ...,
+        stream: Literal[False] = ...,
+        details: Literal[False] = ...,
+        **options: Unpack[GenerateCall],
+    ) -> str: ...
+    @overload
+    def generate(
+        self,
+        prompt: str,
+        *,
+        n: int,
+        stream: Literal[False] = ...,
+        details: Literal[False] = ...,
+        **options: Unpack[GenerateCall],
+    ) -> list[str]: ...
+    @overload
+    def generate(
+        self,
+        prompt: str,
+        *,
+        n: Literal[1] = ...,
+        stream: Literal[False] = ...,
+        details: Literal[True],
+        **options: Unpack[GenerateCall],
+    ) -> Generation: ...
+    @overload
+    def generate(
+        self,
+        prompt: str,
+        *,
+        n: int,
+        stream: Literal[False] = ...,
+        details: Literal[True],
+        **options: Unpack[GenerateCall],
+    ) -> list[Generation]: ...
+    @overload
+    def generate(
+        self,
+        prompt: Iterable[str],
+        *,
+        n: Literal[1] = ...,
+        stream: Literal[False] = ...,
+        details: Literal[False] = ...,
+        **options: Unpack[GenerateCall],
+    ) -> list[str]: ...
+    @overload
+    def generate(
+        self,
+        prompt: Iterable[str],
+        *,
+        n: int,
+        stream: Literal[False] = ...,
+        details: Literal[False] = ...,
+        **options: Unpack[GenerateCall],
+    ) -> list[list[str]]: ...
+    @overload
+    def generate(
+        self,
+        prompt: Iterable[str],
+        *,
+        n: Literal[1] = ...,
+        stream: Literal[False] = ...,
+        details: Literal[True],
+        **options: Unpack[GenerateCall],
+    ) -> list[Generation]: ...
+    @overload
+    def generate(
+        self,
+        prompt: Iterable[str],
+        *,
+        n: int,
+        stream: Literal[False] = ...,
+        details: Literal[True],
+        **options: Unpack[GenerateCall],
+    ) -> list[list[Generation]]: ...
+    @shows_options(GenerateCall)
+    def generate(
+        self,
+        prompt: str | Iterable[str],
+        *,
+        n: int = 1,
+        stream: bool = False,
+        details: bool = False,
+        **options: Unpack[GenerateCall],
+    ) -> Any:
+        """The text with which the model goes on after a prompt; a list of texts, in order, for
+        several prompts, and for each a list of n for n over 1.
 
-show_signatures(TextModel)
+        stream   of one prompt: gives the pieces of the text as they come (`TextStreaming`). They
+                 never end within a character, and joined they are the text
+        progress of several prompts, as of the methods of `TextModel` that take texts
+        details  gives `Generation` objects: text, ids, finish_reason, logprobs, usage
+        stop     a text, or several, before the first of which the text ends, whatever tokens it is
+                 made of
+        include_stop
+                 whether what ends the text, by `stop` or `stop_ids`, is a part of it
+        bad_words
+                 a text, or several, that may not be written: `bad_words_ids` of their tokens, at
+                 the beginning of a text and after a space
+        schema, regex, choices, grammar
+                 at most one of them: the output is JSON of this schema (a dict, its text, a class
+                 of pydantic, or True for any JSON), matches a regular expression as a whole, is
+                 one of some texts, or follows a grammar (llama.cpp's GBNF, or Lark). Needs the
+                 extra `structured`
+
+        The other options are those of `Sampling`. What is left out, or None, is as
+        generation_config.json or the GGUF file says, else as in `Sampling`: the most probable token
+        each time. `max_new_tokens` is 256 where neither says it; what goes beyond the context or
+        the cache ends there, with the finish reason "length".
+
+        Raises ValueError: a model that does not generate; a prompt beyond the context (the message
+        has both numbers); options that are not acceptable. RuntimeError: the session was closed, or
+        a request failed. An error or Ctrl-C cancels what still runs.
+        """
+        generation = self._generator("generate")
+        if stream:
+            _check_plain(n, details)
+            return generation.stream(prompt, options)
+        return generation.generate(prompt, n, details, options)
+
+    @overload
+    def chat(
+        self, messages: Conversation, *, stream: Literal[True], **options: Unpack[ChatCall]
+    ) -> TextStreaming: ...
+    @overload
+    def chat(
+        self,
+        messages: Conversation,
+        *,
+        n: Literal[1] = ...,
+        stream: Literal[False] = ...,
+        details: Literal[False] = ...,
+        **options: Unpack[ChatCall],
+    ) -> str: ...
+    @overload
+    def chat(
+        self,
+        messages: Conversation,
+        *,
+        n: int,
+        stream: Literal[False] = ...,
+        details: Literal[False] = ...,
+        **options: Unpack[ChatCall],
+    ) -> list[str]: ...
+    @overload
+    def chat(
+        self,
+        messages: Conversation,
+        *,
+        n: Literal[1] = ...,
+        stream: Literal[False] = ...,
+        details: Literal[True],
+        **options: Unpack[ChatCall],
+    ) -> Generation: ...
+    @overload
+    def chat(
+        self,
+        messages: Conversation,
+        *,
+        n: int,
+        stream: Literal[False] = ...,
+        details: Literal[True],
+        **options: Unpack[ChatCall],
+    ) -> list[Generation]: ...
+    @overload
+    def chat(
+        self, messages: Sequence[Conversation], *, n: int = ..., **options: Unpack[ChatCall]
+    ) -> list[Any]: ...
+    @overload
+    def chat(
+        self,
+        messages: Sequence[Conversation],
+        *,
+        n: int = ...,
+        details: bool,
+        **options: Unpack[ChatCall],
+    ) -> list[Any]: ...
+    @shows_options(ChatCall, ChatTemplates.render)
+    def chat(
+        self,
+        messages: Conversation | Sequence[Conversation],
+        *,
+        n: int = 1,
+        stream: bool = False,
+        details: bool = False,
+        **options: Unpack[ChatCall],
+    ) -> Any:
+        """The model's answer in a conversation, a list of {"role": ..., "content": ...}; a list of
+        answers for a list of conversations.
+
+        The prompt is what the model's chat template writes, as in transformers.
+
+        tools                   functions that the model may call: Python functions with type hints
+                                and a docstring, or JSON schemas of the form {"type": "function",
+                                "function": {...}}. With details=True the calls that are found in an
+                                answer are its `tool_calls`
+        tool_choice             "auto", "none", "required" (some call must come; needs the extra
+                                `structured`), or {"function": {"name": ...}}, which must be called
+        parallel_tool_calls     whether an answer may have several calls; default True
+        documents               for templates that have a place for them
+        chat_template           the name of one of the model's templates, or a template (Jinja)
+        add_generation_prompt   whether the template begins the answer; default True
+        continue_final_message  the last message is the beginning of the answer, which is continued;
+                                with add_generation_prompt=False
+        template_args           what else the template knows, such as {"enable_thinking": False}
+
+        The other arguments, results and errors are those of `generate`; ValueError also for a model
+        without a chat template, and for what the template refuses.
+        """
+        generation = self._generator("chat")
+        if stream:
+            _check_plain(n, details)
+            return generation.stream_chat(messages, options)
+        return generation.chat(messages, n, details, options)
+
+    @shows_options(GenerateCall)
+    def generate_async(self, prompt: str, **options: Unpack[GenerateCall]) -> AsyncIterator[str]:
+        """The pieces of one text, for `async for`: as `generate(prompt, stream=True)`. Whoever ends
+        the iteration early, or is cancelled, cancels the request. No thread waits meanwhile."""
+        return self._generator("generate_async").stream(prompt, options, timeout_s=0).pieces()
+
+    @shows_options(ChatCall, ChatTemplates.render)
+    def chat_async(self, messages: Conversation, **options: Unpack[ChatCall]) -> AsyncIterator[str]:
+        """The pieces of one answer, for `async for`: as `chat(messages, stream=True)`."""
+        generation = self._generator("chat_async")
+        return generation.stream_chat(messages, options, timeout_s=0).pieces()
+
+    @shows_options(TemplateCall, ChatTemplates.render)
+    def apply_chat_template(self, messages: Conversation, **options: Unpack[TemplateCall]) -> str:
+        """The prompt that `chat` makes of a conversation; its options are those of the template."""
+        return self._generator("apply_chat_template").templates.render(messages, **options)
+
+    # Each coroutine runs its method in a thread of asyncio's own, where it shares batches with the
+    # others. One that is cancelled runs to its end, unseen.
+
+    async def _in_thread(self, method: str, *arguments: Any, **options: Any) -> Any:
+        return await asyncio.to_thread(getattr(self, method), *arguments, **options)
+
+    @shows_as(embed)
+    async def embed_async(
+        self, texts: str | Iterable[str], **options: Unpack[_EmbedCall]
+    ) -> npt.NDArray[Any]:
+        """`embed`, for `await`."""
+        found: npt.NDArray[Any] = await self._in_thread("embed", texts, **options)
+        return found
+
+    @shows_as(embed_sparse)
+    async def embed_sparse_async(
+        self, texts: str | Iterable[str], **options: Unpack[PromptCall]
+    ) -> Any:
+        """`embed_sparse`, for `await`."""
+        return await self._in_thread("embed_sparse", texts, **options)
+
+    @shows_as(embed_tokens)
+    async def embed_tokens_async(
+        self, texts: str | Iterable[str], **options: Unpack[PromptCall]
+    ) -> Any:
+        """`embed_tokens`, for `await`."""
+        return await self._in_thread("embed_tokens", texts, **options)
+
+    @shows_as(score)
+    async def score_async(
+        self, query: str, documents: str | Iterable[str], **options: Unpack[ScoreCall]
+    ) -> Any:
+        """`score`, for `await`."""
+        return await self._in_thread("score", query, documents, **options)
+
+    @shows_as(score_pairs)
+    async def score_pairs_async(self, pairs: Pairs, **options: Unpack[ScoreCall]) -> FloatArray:
+        """`score_pairs`, for `await`."""
+        found: FloatArray = await self._in_thread("score_pairs", pairs, **options)
+        return found
+
+    @shows_as(classify)
+    async def classify_async(
+        self, texts: str | Iterable[Text], **options: Unpack[_ClassifyCall]
+    ) -> Any:
+        """`classify`, for `await`."""
+        return await self._in_thread("classify", texts, **options)
+
+
+def _check_plain(n: int, details: bool) -> None:
+    if n != 1:
+        raise ValueError(f"stream=True gives one text: n is {n!r:.80}, expected 1")
+    if details:
+        raise ValueError(
+            "stream=True gives pieces of text, details=True a Generation: when the stream has "
+            "ended, its `result` is one"
+        )

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate, chain
 from typing import NamedTuple
 
 import numpy as np
 
+from packhorse.encoder_session import EncoderSession
 from packhorse.names import OutputName
-from packhorse.packing import Int32Array, PackedTokens
+from packhorse.packing import Int32Array, PackedTokens, batch_ranges
 from packhorse.result import FloatArray, RunResult
-from packhorse.session import Session
 
 Size = tuple[int, int, int]  # tokens, sequences, predictions
 
@@ -22,7 +21,7 @@ class Request(NamedTuple):
 
     ids       int32 vectors, one for each sequence
     type_ids  likewise; None where the model takes none
-    outputs   as `Session.run` names them
+    outputs   as `EncoderSession.run` names them
     places    where "predictions" are wanted: of each sequence, the numbers of its tokens that they
               are of, ascending
     """
@@ -75,7 +74,7 @@ def sum_sizes(one: Size, other: Size) -> Size:
 class PartRunner:
     """Cuts requests for one session, and runs the parts. Any number of threads may use it."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: EncoderSession) -> None:
         self._session = session
         self.limits: Size = (session.max_tokens, session.max_sequences, session.max_predictions)
         self._shapes = session.outputs
@@ -106,7 +105,8 @@ class PartRunner:
         }
         most = self.limits[0] if max_tokens is None else min(max_tokens, self.limits[0])
         parts = []
-        for first, last in _split(ends, (most, *self.limits[1:])):
+        # What exceeds a batch by itself the session refuses.
+        for first, last in batch_ranges(ends, (most, *self.limits[1:])):
             size = ends[0][last] - ends[0][first], last - first, ends[2][last] - ends[2][first]
             out: dict[str, FloatArray] = {
                 name: array[ends[columns[name]][first] : ends[columns[name]][last]]
@@ -127,7 +127,8 @@ class PartRunner:
         return result, [Part(request, size, dict(arrays.items()))]
 
     def run(self, parts: Sequence[Part]) -> None:
-        """Runs parts of one kind, which fit into a batch together. Raises as `Session.run`."""
+        """Runs parts of one kind, which fit into a batch together. Raises as
+        `EncoderSession.run`."""
         if len(parts) == 1:
             self._run_alone(parts[0])
         else:
@@ -173,19 +174,6 @@ def _joined(rows: Sequence[Int32Array]) -> Int32Array:
     if len(rows) == 1 and rows[0].flags.c_contiguous:
         return rows[0]
     return np.concatenate(rows) if rows else np.empty(0, np.int32)
-
-
-def _split(ends: Sequence[Sequence[int]], limits: Size) -> Iterator[tuple[int, int]]:
-    """Ranges [first, last) of sequences that are each within the limits."""
-    first, count = 0, len(ends[1]) - 1
-    while first < count:
-        last = min(
-            bisect_right(of_kind, of_kind[first] + limit) - 1
-            for of_kind, limit in zip(ends, limits, strict=True)
-        )
-        last = max(last, first + 1)  # what exceeds a batch by itself the session refuses
-        yield first, last
-        first = last
 
 
 def _rows(requests: Sequence[Request]) -> Int32Array | None:

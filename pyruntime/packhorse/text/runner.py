@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 from packhorse_weights.spec import stem_of
 
+from packhorse.encoder_session import EncoderSession
 from packhorse.names import OutputName
 from packhorse.packing import Int32Array
 from packhorse.progress_bar import Progress, reporting
@@ -56,8 +57,15 @@ class TextRunner:
         self.max_length = self._check_length(max_length)
         types = stem_of(session.config).get("type_vocab_size", 0)
         self._num_types = types if types > 1 and tokenizer.config.type_ids else 0
-        self._batcher = Batcher(session)
+        self._batcher = Batcher(session) if isinstance(session, EncoderSession) else None
         self.most_windows: int | None = None  # of all texts that are prepared together
+
+    @property
+    def encoder(self) -> EncoderSession:
+        """The session of a model that gives rows. Raises ValueError for one that generates."""
+        if not isinstance(self.session, EncoderSession):
+            raise ValueError(self.session._purpose)
+        return self.session
 
     def _check_length(self, max_length: int | None) -> int:
         longest = longest_sequence(self.session.config, max_length)
@@ -112,11 +120,13 @@ class TextRunner:
         total  number of items, where `items` does not know it
         chunk  items that are prepared together; None: as many as a batch may hold
         """
-        self.session.check_open()
+        session = self.encoder
+        session.check_open()
+        assert self._batcher is not None
         if isinstance(items, Sized):
             total = len(items)
         done = 0
-        size = self.session.max_sequences if chunk is None else chunk
+        size = session.max_sequences if chunk is None else chunk
         with reporting(progress) as report:
             for some, (request, kept) in prepare_ahead(items, size, task.prepare):
                 result = self._batcher.run(request)

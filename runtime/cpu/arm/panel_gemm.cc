@@ -4,20 +4,21 @@
 #include <cstring>
 
 #include "core/float_convert.h"
+#include "core/math.h"
 #include "cpu/gemm_engine.h"
 #include "cpu/gemm_int8.h"
 #include "cpu/kernels.h"
 #include "cpu/profile.h"
-#include "cpu/row_ops.h"
+#include "cpu/rowwise.h"
 
 namespace packhorse::cpu {
 namespace {
 
-int64_t panels_of(int64_t columns) { return (columns + kPanelColumns - 1) / kPanelColumns; }
+int64_t panels_of(int64_t columns) { return ceil_div(columns, kPanelColumns); }
 
 int64_t panel_bytes(int64_t in_features, DType dtype) {
   const int64_t bytes = in_features * static_cast<int64_t>(size_of(dtype));
-  return (bytes + kPieceBytes - 1) / kPieceBytes * kPieceBytes * kPanelColumns;
+  return round_up(bytes, kPieceBytes) * kPanelColumns;
 }
 
 // Behind the panels of int8 come the sums of the weights of each column.

@@ -17,7 +17,7 @@
 #include "cpu/gemm_engine.h"
 #include "cpu/kernels.h"
 #include "cpu/profile.h"
-#include "cpu/row_ops.h"
+#include "cpu/rowwise.h"
 #include "cpu/x86/onednn_matmul.h"
 #include "packhorse/error.h"
 

@@ -5,7 +5,7 @@
 #include "core/format.h"
 #include "cuda/attention/config.h"
 #include "cuda/attention/limits.h"
-#include "ops/args.h"
+#include "ops/args/attention.h"
 #include "packhorse/attention_algorithm.h"
 #include "packhorse/error.h"
 
@@ -75,10 +75,10 @@ struct HopperKernels {
 
 /// Returns the kernels that a batch within these bounds may need, in a layer whose short sequences
 /// the warps take if `warps_take`. `min_seqlen_q` is 0 where it is not known.
-constexpr HopperKernels hopper_kernels(bool warps_take, int32_t min_seqlen_q, int32_t max_seqlen_q,
-                                       int32_t max_seqlen_k) {
+constexpr HopperKernels hopper_kernels(bool warps_take, int64_t min_seqlen_q, int64_t max_seqlen_q,
+                                       int64_t max_seqlen_k) {
   if (!warps_take) return {};
-  return {.tiles = !computed_by_warps(max_seqlen_q, max_seqlen_k),
+  return {.tiles = max_seqlen_q > kWarpTokens || max_seqlen_k > kWarpTokens,
           .warps = min_seqlen_q <= kWarpTokens};
 }
 

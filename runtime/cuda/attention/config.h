@@ -59,9 +59,9 @@ constexpr int attention_head_tile(int head_dim) {
 }
 
 /// Selects the kernel from the launch's bounds. The thresholds were measured on an H200
-/// (docs/performance_cuda.md).
+/// (docs/developer/notebook/cuda_kernels.md).
 inline AttentionConfig select_attention(int head_dim, int num_heads, int64_t num_tokens_q,
-                                        int max_seqlen_k, bool has_term, int sm_count,
+                                        int64_t max_seqlen_k, bool has_term, int sm_count,
                                         bool narrow_window = false) {
   const int tile = attention_head_tile(head_dim);
   if (has_term) return {tile, AttentionPlan::kTerm};

@@ -33,7 +33,7 @@ constexpr bool computed_by_warps(int32_t q_length, int32_t k_length) {
 /// sum in different orders, so the bits of a result depend on these limits.
 ///
 /// By default every sequence goes to the online kernel, since it was the fastest at every length
-/// measured (docs/experiments/cuda_kernels.md) and needs no workspace.
+/// measured (docs/developer/notebook/cuda_kernels.md) and needs no workspace.
 struct PortableLimits {
   int32_t short_keys = -1;    // for whole score rows on chip; at most kShortKeys
   int32_t grouped_keys = -1;  // for grouped GEMMs; at most kGroupedKeys

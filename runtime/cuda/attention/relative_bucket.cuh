@@ -1,7 +1,7 @@
 // The bucket of a relative position, as T5 (arXiv 1910.10683, section 2.1) and MPNet define it.
 #pragma once
 
-#include "ops/args.h"
+#include "ops/args/attention.h"
 
 namespace packhorse::cuda {
 

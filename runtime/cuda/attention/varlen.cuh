@@ -2,7 +2,11 @@
 // tile of its queries sees, and which tile a block works on next.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+
+#include "core/math.h"
+#include "ops/args/attention.h"
 
 namespace packhorse::cuda {
 
@@ -18,6 +22,15 @@ struct Sequence {
 struct KeyWindow {
   int32_t left, right;
 };
+
+/// Returns the window of a mask in the form that kernels use: no limit is kUnlimitedWindow, and a
+/// causal mask is a window without keys to the right.
+inline KeyWindow key_window(const AttentionMask& mask) {
+  const auto side = [](int32_t limit) {
+    return limit < 0 ? kUnlimitedWindow : std::min(limit, kUnlimitedWindow);
+  };
+  return {side(mask.window_left), mask.causal ? 0 : side(mask.window_right)};
+}
 
 /// The unit of work of a block: rows [row, row + tile rows) of one head of one sequence.
 struct QueryTile {
@@ -38,7 +51,7 @@ struct KeyTiles {
     const int32_t last = first + min(rows, s.q_length - tile.row) - 1;
     const int32_t end_key = min(s.k_length, last + window.right + 1);
     begin = max(0, first - window.left) / kv_tile;
-    end = max(begin, end_key <= 0 ? 0 : (end_key + kv_tile - 1) / kv_tile);
+    end = max(begin, end_key <= 0 ? 0 : ceil_div(end_key, kv_tile));
   }
   __device__ int32_t count() const { return end - begin; }
 };
@@ -65,7 +78,7 @@ struct VarlenBatch {
   }
   __device__ int32_t tiles_in(const Sequence& s, int tile_rows) const {
     if (s.q_length <= short_tokens && s.k_length <= short_tokens) return 0;
-    return (s.q_length + tile_rows - 1) / tile_rows * num_heads;
+    return ceil_div(s.q_length, tile_rows) * num_heads;
   }
   __device__ int32_t tiles_in(int32_t index, int tile_rows) const {
     Sequence s{};
@@ -141,13 +154,13 @@ struct TileList {
     Sequence mine{};
     if (tid < min(n, kEntries)) mine = batch.sequence(tid);
     if (batch.counts != nullptr) n = min(n, batch.counts[1]);
-    const int32_t run = (n + kEntries - 1) / kEntries;
+    const int32_t run = ceil_div(n, kEntries);
     if (tid == 0) {
       num_sequences = n;
       sequences_per_entry = run;
     }
     if (run <= 1) {
-      const int padded = (n + 3) / 4 * 4;
+      const int padded = round_up(n, 4);
       for (int i = tid; i < kEntries; i += threads) {
         ends[i] = 0;
         if (i >= padded) continue;
@@ -244,7 +257,7 @@ struct TileList {
     }
     // Heads alternate within groups. With a causal mask the costly last rows of all heads of a
     // group so come first, while the group's keys and values stay in the L2 cache.
-    const uint32_t tiles = (s.q_length + tile_rows - 1) / tile_rows;
+    const uint32_t tiles = ceil_div(s.q_length, tile_rows);
     const uint32_t group_tiles = tiles * batch.heads_in_group;
     const uint32_t head_group = group_tiles == 1 ? rest : rest / group_tiles;
     rest -= head_group * group_tiles;

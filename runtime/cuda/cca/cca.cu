@@ -7,10 +7,6 @@
 namespace packhorse::cuda {
 namespace {
 
-unsigned parts_of(int64_t count, int64_t size) {
-  return static_cast<unsigned>((count + size - 1) / size);
-}
-
 // Whether blocks of the current device may have so much shared memory.
 bool fits_shared_memory(size_t bytes) {
   int device = 0;
@@ -31,13 +27,13 @@ bool on_tensor_cores(const CcaArgs& args) {
 template <class T, bool kVectors>
 void launch_keep(const CcaArgs& args, cudaStream_t stream) {
   if (args.pages.rows.rank == 0) return;
-  launch_kernel(keep_latents_kernel<T, kVectors>, parts_of(args.batch.num_tokens, 8), 256, 0,
+  launch_kernel(keep_latents_kernel<T, kVectors>, block_count(args.batch.num_tokens, 8), 256, 0,
                 stream, args);
 }
 
 template <class T, bool kVectors>
 void launch_plain(const CcaArgs& args, cudaStream_t stream) {
-  const dim3 blocks(parts_of(args.batch.num_tokens, kPlainTokens),
+  const dim3 blocks(block_count(args.batch.num_tokens, kPlainTokens),
                     static_cast<unsigned>(args.num_heads + args.num_kv_heads + 1));
   auto* kernel = cca_plain_kernel<T, kVectors>;
   const size_t bytes = plain_floats(args) * sizeof(float);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "core/math.h"
 #include "ops/args/cca.h"
 
 namespace packhorse::cuda {
@@ -23,7 +24,7 @@ struct CcaShares {
 /// at least `rows`. Heads of keys read all the heads of queries that see them: half as many blocks
 /// again.
 inline CcaShares shares_of(const CcaArgs& args, int sm_count, int64_t rows) {
-  const int most = static_cast<int>((args.batch.num_tokens + rows - 1) / rows);
+  const int most = static_cast<int>(ceil_div(args.batch.num_tokens, rows));
   const int queries = std::max(1, 2 * sm_count / (2 * args.num_heads + 3 * args.num_kv_heads));
   const int keys = std::max(1, (sm_count - queries * args.num_heads) / args.num_kv_heads);
   return {std::min(queries, most), std::min(keys, most)};

@@ -7,6 +7,7 @@
 #include <cute/atom/mma_traits_sm90_gmma.hpp>
 #include <cute/tensor.hpp>
 
+#include "core/math.h"
 #include "cuda/cca/order.h"
 #include "cuda/cca/shares.cuh"
 #include "cuda/pipeline_sm90.cuh"
@@ -41,8 +42,7 @@ struct CcaTraits {
   static constexpr int kBoxColumns = 64;
   static constexpr int kBoxes = head_dim / kBoxColumns;
   static constexpr int kOwnRows = kTileRows + kRowsBefore;  // of the tile's own head
-  static constexpr int kBoxPitch =
-      (kOwnRows + 7) / 8 * 8;  // rows from one box of these to the next
+  static constexpr int kBoxPitch = round_up(kOwnRows, 8);  // rows from one box of these to the next
   static constexpr uint32_t kOwnBytes = kBoxes * kOwnRows * kBoxColumns * 2;
   static constexpr uint32_t kOtherBytes = kBoxes * kTileRows * kBoxColumns * 2;
 

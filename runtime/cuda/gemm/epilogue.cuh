@@ -12,7 +12,7 @@
 
 #include <cmath>
 
-#include "ops/args.h"
+#include "ops/activation.h"
 
 #if defined(__CUDACC__)
 #define PACKHORSE_HOST_DEVICE __host__ __device__ __forceinline__

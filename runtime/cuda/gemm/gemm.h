@@ -6,9 +6,10 @@
 
 #include <cstdint>
 
+#include "core/math.h"
 #include "cuda/gemm/gemm_config.h"
 #include "cuda/gemm/split_k.h"
-#include "ops/args.h"
+#include "ops/args/common.h"
 
 namespace packhorse::cuda {
 
@@ -41,7 +42,7 @@ struct GemmFloat8 {
 
 /// The byte of a packed weight in e4m3 at which the scales of its rows begin.
 inline size_t float8_scales_offset(int64_t in_features, int64_t out_features) {
-  return static_cast<size_t>(in_features * out_features + 15) / 16 * 16;
+  return static_cast<size_t>(round_up(in_features * out_features, 16));
 }
 
 /// The arguments of one dense layer:

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "core/format.h"
+#include "core/math.h"
 
 namespace packhorse::cuda {
 
@@ -102,8 +103,8 @@ inline constexpr double kStreamedBytesPerUsAndSm = 35e3;
 
 /// Returns the predicted microseconds for exactly `shape.rows` rows.
 inline double predict(const GemmTileCost& cost, const GemmShape& shape, int sm_count) {
-  const int64_t tiles = ((shape.rows + cost.m - 1) / cost.m) * ((shape.n + cost.n - 1) / cost.n);
-  const int64_t waves = (tiles + sm_count - 1) / sm_count;
+  const int64_t tiles = ceil_div(shape.rows, cost.m) * ceil_div(shape.n, cost.n);
+  const int64_t waves = ceil_div(tiles, sm_count);
   const double per_tile = cost.per_tile + (shape.activated ? cost.activation : 0);
   const double computing = cost.fixed + static_cast<double>(waves) *
                                             (cost.per_k * static_cast<double>(shape.k) + per_tile);
@@ -210,7 +211,7 @@ inline std::string explain_gemm(const GemmShape& shape, int sm_count) {
 enum class GemmTileSm80 : uint8_t { k64x64, k128x128 };
 
 inline GemmTileSm80 select_gemm_sm80(int64_t rows, int64_t n, int sm_count) {
-  const int64_t large_tiles = ((rows + 127) / 128) * ((n + 127) / 128);
+  const int64_t large_tiles = ceil_div(rows, 128) * ceil_div(n, 128);
   return large_tiles < sm_count ? GemmTileSm80::k64x64 : GemmTileSm80::k128x128;
 }
 

@@ -12,6 +12,8 @@
 
 #include <cstdint>
 
+#include "core/math.h"
+
 namespace packhorse::cuda {
 
 /// Elements of k that kernels copy together, and of which parts have a whole number.
@@ -24,8 +26,8 @@ inline constexpr int32_t kMaxSplitK = 5;
 /// [n, k] and on the device alone: a multiprocessor gets up to eight warps of work, where each has
 /// one part for 16 of the features that are this multiprocessor's.
 inline int32_t split_k(int64_t n, int64_t k, int sm_count) {
-  const int64_t features = (n + sm_count - 1) / sm_count;
-  const int64_t warps = (features + 15) / 16;
+  const int64_t features = ceil_div(n, sm_count);
+  const int64_t warps = ceil_div(features, 16);
   if (k % kSumUnit != 0) return 1;
   for (const int32_t parts : {4, 5, 3, 2}) {
     if (warps * parts <= 8 && k % (kSumUnit * parts) == 0) return parts;

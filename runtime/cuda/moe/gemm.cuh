@@ -4,6 +4,7 @@
 // in the order of sums of every dense layer.
 #pragma once
 
+#include "core/math.h"
 #include "cuda/attention/mma_sm80.cuh"
 #include "cuda/gemm/epilogue.cuh"
 #include "cuda/launch.cuh"
@@ -81,7 +82,7 @@ struct ExpertGemm {
                                      static_cast<int64_t>(row) * args.k
                                : nullptr;
     }
-    const int steps = (args.k + kDepth - 1) / kDepth;
+    const int steps = ceil_div(args.k, kDepth);
     const auto bring = [&](int step) {
       const int stage = step % kStages;
       const int column = step * kDepth + vector_column();
@@ -175,14 +176,14 @@ struct ExpertGemm {
   }
 
   __device__ void run() const {
-    const int across = (args.n + kColumns - 1) / kColumns;
+    const int across = ceil_div(args.n, kColumns);
     int expert = 0;
     int before = 0;  // tiles of the experts before
     for (int index = static_cast<int>(blockIdx.x);; index += static_cast<int>(gridDim.x)) {
       int down = 0;
       for (; expert < args.num_experts; ++expert) {
         const int rows = args.begins[expert + 1] - args.begins[expert];
-        down = (rows + kRows - 1) / kRows;
+        down = ceil_div(rows, kRows);
         if (index < before + down * across) break;
         before += down * across;
       }

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "core/math.h"
 #include "cuda/moe/gemm.cuh"
 #include "cuda/moe/moe.h"
 #include "cuda/moe/rows.cuh"
@@ -31,7 +32,7 @@ class Workspace {
   template <class Value>
   Value* take(int64_t count) {
     const size_t at = bytes_;
-    bytes_ += (static_cast<size_t>(count) * sizeof(Value) + 255) / 256 * 256;
+    bytes_ += round_up(static_cast<size_t>(count) * sizeof(Value), 256);
     return reinterpret_cast<Value*>(begin_ == nullptr ? nullptr : begin_ + at);
   }
 
@@ -48,7 +49,7 @@ void launch_gemm(const ExpertGemmArgs& args, int64_t rows, int sm_count, cudaStr
                                   static_cast<int>(kBytes)));
   // Each expert may have a tile that is not full.
   const int64_t down = rows / kRows + std::min<int64_t>(rows, args.num_experts);
-  const int64_t tiles = down * ((args.n + Gemm::kColumns - 1) / Gemm::kColumns);
+  const int64_t tiles = down * ceil_div(args.n, Gemm::kColumns);
   const auto blocks = static_cast<unsigned>(std::min<int64_t>(tiles, int64_t{2} * sm_count));
   launch_kernel(kernel, blocks, Gemm::kThreads, kBytes, stream, args);
 }
@@ -101,7 +102,7 @@ size_t moe_workspace_bytes(const MoeArgs& args) { return Workspace(args).bytes()
 
 void launch_moe(const MoeArgs& args, int sm_count, cudaStream_t stream) {
   const Workspace workspace(args);
-  const auto blocks = static_cast<unsigned>((args.x.rows() + kSamplers - 1) / kSamplers);
+  const auto blocks = block_count(args.x.rows(), kSamplers);
   dispatch_dtype(args.x.dtype, [&]<class T>() {
     launch_kernel(choose_experts_kernel<T>, blocks, kSamplers * 32, 0, stream, args,
                   workspace.parts, static_cast<int>(args.experts.size()));
@@ -117,8 +118,7 @@ void launch_add_scaled(const AddScaledArgs& args, cudaStream_t stream) {
   const int64_t vectors = args.x.rows() * args.x.columns() / kVectorSize;
   if (vectors == 0) return;
   dispatch_dtype(args.x.dtype, [&]<class T>() {
-    launch_kernel(add_scaled_kernel<T>, static_cast<unsigned>((vectors + kThreads - 1) / kThreads),
-                  kThreads, 0, stream, args);
+    launch_kernel(add_scaled_kernel<T>, block_count(vectors, kThreads), kThreads, 0, stream, args);
   });
 }
 

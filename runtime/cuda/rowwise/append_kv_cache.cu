@@ -122,12 +122,12 @@ __global__ void __launch_bounds__(kThreads)
 
 void launch_append_kv_cache(const AppendKvCacheArgs& args, cudaStream_t stream) {
   if (args.batch.num_tokens == 0) return;
-  const auto blocks = static_cast<unsigned>((args.batch.num_tokens + kTokens - 1) / kTokens);
+  const auto blocks = block_count(args.batch.num_tokens, kTokens);
   if (args.pages.keys.dtype != DType::kFloat8) {
     return launch_kernel(append_kv_cache_kernel, dim3(blocks), kThreads, 0, stream, args);
   }
   const int lanes = 2 * args.num_kv_heads * lanes_of_head(args.head_dim);
-  const dim3 grid(blocks, static_cast<unsigned>((lanes + 31) / 32));
+  const dim3 grid(blocks, block_count(lanes, 32));
   dispatch_dtype(args.k.dtype, [&]<class T>() {
     launch_kernel(append_float8_kernel<T>, grid, kThreads, 0, stream, args);
   });

@@ -3,7 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include "ops/args.h"
+#include "ops/args/kv_cache.h"
 
 namespace packhorse::cuda {
 

@@ -1,7 +1,9 @@
-// Kernels that convert between dtypes. cast_kernel goes over all elements, eight at a time where
-// rows and alignment allow it; cast_unit_rows_kernel also divides each row by its Euclidean norm.
+// Kernels that convert rows between dtypes. cast_kernel goes over all elements, eight at a time
+// where rows and alignment allow it; cast_unit_rows_kernel also divides each row by its Euclidean
+// norm.
 #include <algorithm>
 
+#include "core/math.h"
 #include "cuda/launch.cuh"
 #include "cuda/rowwise/cast.h"
 #include "cuda/rowwise/row.cuh"
@@ -14,26 +16,34 @@ __device__ float scaled(const CastArgs& args, float value) {
   return args.soft_cap > 0 ? args.soft_cap * tanhf(value / args.soft_cap) : value;
 }
 
+/// The row of x that becomes a row of `out`, or -1 where that becomes zeros.
+__device__ int64_t source_row(const CastArgs& args, int64_t row) {
+  if (args.row_count != nullptr && row >= *args.row_count) return -1;
+  if (args.cu_seqlens != nullptr && args.cu_seqlens[row] == args.cu_seqlens[row + 1]) return -1;
+  return args.rows == nullptr ? row : args.rows[row];
+}
+
 template <class From, class To, bool kVectors>
 __global__ void __launch_bounds__(256) cast_kernel(const __grid_constant__ CastArgs args) {
   constexpr int kSize = kVectors ? kVectorSize : 1;
   wait_for_previous_kernel();
   let_next_kernel_start();
-  const int64_t columns = args.x.shape[1] / kSize;
-  const int64_t size = args.x.shape[0] * columns;
+  const int64_t columns = args.out.shape[1] / kSize;
+  const int64_t size = args.out.shape[0] * columns;
   for (int64_t i = int64_t{blockIdx.x} * 256 + threadIdx.x; i < size; i += gridDim.x * 256) {
     const int64_t row = i / columns;
     const int64_t column = (i - row * columns) * kSize;
-    const From* from = static_cast<const From*>(args.x.data) + row * args.x.row_stride + column;
+    const int64_t source = source_row(args, row);
+    const From* from = static_cast<const From*>(args.x.data) + source * args.x.row_stride + column;
     To* to = static_cast<To*>(args.out.data) + row * args.out.row_stride + column;
     if constexpr (kVectors) {
-      float value[kVectorSize];
-      load_vector(value, from);
+      float value[kVectorSize] = {};
+      if (source >= 0) load_vector(value, from);
 #pragma unroll
       for (float& x : value) x = scaled(args, x);
       store_vector(to, value);
     } else {
-      *to = Element<To>::from(scaled(args, to_float(*from)));
+      *to = Element<To>::from(source < 0 ? 0 : scaled(args, to_float(*from)));
     }
   }
 }
@@ -45,31 +55,33 @@ __global__ void __launch_bounds__(256)
   wait_for_previous_kernel();
   let_next_kernel_start();
   const int64_t row = int64_t{blockIdx.x} * 8 + threadIdx.x / 32;
-  if (row >= args.x.shape[0]) return;
-  const From* from = static_cast<const From*>(args.x.data) + row * args.x.row_stride;
+  if (row >= args.out.shape[0]) return;
+  const int64_t source = source_row(args, row);
+  const From* from = static_cast<const From*>(args.x.data) + source * args.x.row_stride;
+  const auto value = [&](int64_t i) { return source < 0 ? 0.0f : to_float(from[i]); };
   To* to = static_cast<To*>(args.out.data) + row * args.out.row_stride;
   float squares = 0;
-  for (int64_t i = threadIdx.x % 32; i < args.x.shape[1]; i += 32) {
-    const float value = to_float(from[i]);
-    squares += value * value;
+  for (int64_t i = threadIdx.x % 32; i < args.out.shape[1]; i += 32) {
+    squares += value(i) * value(i);
   }
   const float divisor = fmaxf(sqrtf(warp_sum(squares)), 1e-12f);
-  for (int64_t i = threadIdx.x % 32; i < args.x.shape[1]; i += 32) {
-    to[i] = Element<To>::from(to_float(from[i]) / divisor);
+  for (int64_t i = threadIdx.x % 32; i < args.out.shape[1]; i += 32) {
+    to[i] = Element<To>::from(value(i) / divisor);
   }
 }
 
 template <class From, class To>
 void launch_cast_to(CastArgs args, cudaStream_t stream) {
   if (args.normalize) {
-    const auto blocks = static_cast<unsigned>((args.x.shape[0] + 7) / 8);
+    const auto blocks = block_count(args.out.shape[0], 8);
     launch_kernel(cast_unit_rows_kernel<From, To>, dim3(blocks), 256, 0, stream, args);
     return;
   }
-  // Contiguous tensors are taken as one long row: that saves the division by the number of columns,
-  // and vectors fit more often.
-  const int64_t size = args.x.shape[0] * args.x.shape[1];
-  if (args.x.row_stride == args.x.shape[1] && args.out.row_stride == args.out.shape[1]) {
+  // Contiguous tensors of which all rows are taken are one long row: that saves the division by the
+  // number of columns, and vectors fit more often.
+  const int64_t size = args.out.shape[0] * args.out.shape[1];
+  if (args.rows == nullptr && args.row_count == nullptr && args.cu_seqlens == nullptr &&
+      args.x.row_stride == args.x.shape[1] && args.out.row_stride == args.out.shape[1]) {
     for (TensorView* view : {&args.x, &args.out}) {
       view->shape[0] = 1;
       view->shape[1] = view->row_stride = size;
@@ -77,7 +89,7 @@ void launch_cast_to(CastArgs args, cudaStream_t stream) {
   }
   const bool vectors = takes_vectors(args.x) && takes_vectors(args.out);
   const int64_t items = size / (vectors ? kVectorSize : 1);
-  const auto blocks = static_cast<unsigned>(std::min<int64_t>((items + 255) / 256, 1 << 20));
+  const auto blocks = static_cast<unsigned>(std::min<int64_t>(ceil_div(items, 256), 1 << 20));
   if (vectors) {
     launch_kernel(cast_kernel<From, To, true>, dim3(blocks), 256, 0, stream, args);
   } else {
@@ -94,7 +106,7 @@ void dispatch_any_dtype(DType dtype, Launch launch) {
 }  // namespace
 
 void launch_cast(const CastArgs& args, cudaStream_t stream) {
-  if (args.x.shape[0] == 0 || args.x.shape[1] == 0) return;
+  if (args.out.shape[0] == 0 || args.out.shape[1] == 0) return;
   dispatch_any_dtype(args.x.dtype, [&]<class From>() {
     dispatch_any_dtype(args.out.dtype, [&]<class To>() { launch_cast_to<From, To>(args, stream); });
   });

@@ -3,7 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include "ops/args.h"
+#include "ops/args/rowwise.h"
 
 namespace packhorse::cuda {
 
@@ -11,7 +11,7 @@ namespace packhorse::cuda {
 /// alignment. `x` may lie in page-locked host memory.
 void launch_cast(const CastArgs& args, cudaStream_t stream);
 
-/// Whether rows are whole vectors of eight elements, each where a vector may lie.
+/// True if rows are whole vectors of eight elements, each where a vector may lie.
 inline bool takes_vectors(const TensorView& view) {
   return view.shape[1] % 8 == 0 && view.row_stride % 8 == 0 &&
          reinterpret_cast<uintptr_t>(view.data) % 16 == 0;

@@ -297,7 +297,7 @@ int resident_blocks(Kernel* kernel, int threads, int bytes) {
 template <class T, int kThreads, int kVectors>
 void launch_skinny(const EmbedArgs& args, cudaStream_t stream) {
   constexpr int kGroups = kBlockGroups<kThreads>;
-  const dim3 blocks(static_cast<unsigned>((args.batch.num_tokens + kGroups - 1) / kGroups));
+  const dim3 blocks(block_count(args.batch.num_tokens, kGroups));
   launch_kernel(embed_skinny_kernel<T, kThreads, kVectors>, blocks, kBlockThreads<kThreads>, 0,
                 stream, args);
 }

@@ -9,13 +9,6 @@
 namespace packhorse::cuda {
 namespace {
 
-struct NormFloat8Params {
-  NormParams norm;
-  unsigned char* values;  // e4m3 [rows, columns]
-  int64_t stride;
-  float* scales;  // [rows]
-};
-
 /// The maximum over a group of kThreads threads, of kRows values at once. `scratch`: kRows x 32
 /// floats.
 template <int kThreads, int kRows>
@@ -56,14 +49,13 @@ __device__ void store_float8(unsigned char* to, const float (&from)[kVectorSize]
 
 template <class T, int kThreads, int kVectors, int kRows, bool kAhead>
 __global__ void __launch_bounds__(kBlockThreads<kThreads>)
-    norm_float8_kernel(const __grid_constant__ NormFloat8Params params) {
+    norm_float8_kernel(const __grid_constant__ NormArgs args) {
   using RowType = Row<T, kThreads, kVectors, 1>;
   using Weight = std::conditional_t<kAhead, WeightInRegisters<RowType, kVectors>, WeightInMemory>;
   __shared__ float scratch[kRows * 96];
-  const NormParams& p = params.norm;
-  const int columns = static_cast<int>(p.columns);
-  const Weight weight(p.weight, columns);
-  const int64_t count = p.row_count == nullptr ? p.rows : *p.row_count;
+  const int columns = static_cast<int>(args.x.shape[1]);
+  const Weight weight(args.norm, columns);
+  const int64_t count = args.row_count == nullptr ? args.x.shape[0] : *args.row_count;
   if (kAhead) let_next_kernel_start();
   wait_for_previous_kernel();
   if (!kAhead) let_next_kernel_start();
@@ -73,13 +65,13 @@ __global__ void __launch_bounds__(kBlockThreads<kThreads>)
   RowType rows[kRows];
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
-    const auto* from = static_cast<const T*>(p.x) + (first + r) * p.x_stride;
+    const auto* from = static_cast<const T*>(args.x.data) + (first + r) * args.x.row_stride;
     rows[r].load(0, first + r < count ? from : nullptr, columns);
   }
   float kept[kRows][kVectors][kVectorSize];
   float most[kRows] = {};
   normalize_rows<kThreads, kVectors>(
-      rows, p.weight, weight, columns, scratch,
+      rows, args.norm, weight, columns, scratch,
       [&](int r, int column, float (&value)[kVectorSize]) {
         const int v = (column / kVectorSize - static_cast<int>(threadIdx.x) % kThreads) / kThreads;
 #pragma unroll
@@ -87,8 +79,9 @@ __global__ void __launch_bounds__(kBlockThreads<kThreads>)
           kept[r][v][i] = value[i];
           most[r] = fmaxf(most[r], fabsf(value[i]));
         }
-        if (p.out == nullptr || first + r >= count) return;
-        store_vector(static_cast<T*>(p.out) + (first + r) * p.out_stride + column, value);
+        if (args.out.data == nullptr || first + r >= count) return;
+        store_vector(static_cast<T*>(args.out.data) + (first + r) * args.out.row_stride + column,
+                     value);
       });
   group_max<kThreads>(most, scratch + kRows * 64);
 #pragma unroll
@@ -96,26 +89,28 @@ __global__ void __launch_bounds__(kBlockThreads<kThreads>)
     if (first + r >= count) continue;
     const float most_of_row = fmaxf(most[r], kFloat8Least);
     const float factor = __fdiv_rn(kFloat8Most, most_of_row);
-    if (threadIdx.x % kThreads == 0) params.scales[first + r] = most_of_row * (1 / kFloat8Most);
+    if (threadIdx.x % kThreads == 0)
+      args.quantized.scales[first + r] = most_of_row * (1 / kFloat8Most);
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
       const int column = RowType::column(v);
       if (column >= columns) continue;
-      store_float8(params.values + (first + r) * params.stride + column, kept[r][v], factor);
+      auto* to = static_cast<unsigned char*>(args.quantized.values.data) +
+                 (first + r) * args.quantized.values.row_stride + column;
+      store_float8(to, kept[r][v], factor);
     }
   }
 }
 
 template <class T, int kThreads, int kVectors>
-void launch_rows(const NormFloat8Params& params, cudaStream_t stream) {
-  const int64_t rows = params.norm.rows;
+void launch_rows(const NormArgs& args, cudaStream_t stream) {
   const auto start = [&](auto* kernel, int rows_of_group) {
     const int64_t together = int64_t{kBlockGroups<kThreads>} * rows_of_group;
-    launch_kernel(kernel, dim3(static_cast<unsigned>((rows + together - 1) / together)),
-                  kBlockThreads<kThreads>, 0, stream, params);
+    launch_kernel(kernel, dim3(block_count(args.x.rows(), together)), kBlockThreads<kThreads>, 0,
+                  stream, args);
   };
-  // As in norm.cu, what is chosen by the number of rows leaves the bits alone.
-  if (rows * params.norm.columns <= kSkinnyElements) {
+  // The choice by the number of rows leaves the bits alone, as in norm.cu.
+  if (args.x.size() <= kSkinnyElements) {
     start(norm_float8_kernel<T, kThreads, kVectors, 1, true>, 1);
   } else {
     start(norm_float8_kernel<T, kThreads, kVectors, 2, kThreads == 32>, 2);
@@ -124,17 +119,15 @@ void launch_rows(const NormFloat8Params& params, cudaStream_t stream) {
 
 }  // namespace
 
-void launch_norm_float8(const NormParams& norm, const Float8Rows& quantized, cudaStream_t stream) {
-  if (norm.rows == 0) return;
-  const NormFloat8Params params = {norm, quantized.values.as<unsigned char>(),
-                                   quantized.values.row_stride, quantized.scales};
-  dispatch_dtype(norm.dtype, [&]<class T>() {
-    dispatch_row(norm.columns, [&]<int kThreads, int kVectors>() {
+void launch_norm_float8(const NormArgs& args, cudaStream_t stream) {
+  if (args.x.rows() == 0) return;
+  dispatch_dtype(args.x.dtype, [&]<class T>() {
+    dispatch_row(args.x.columns(), [&]<int kThreads, int kVectors>() {
       if constexpr (kThreads == 512 || kVectors == 0) {
-        throw InvalidArgument(concat("norm: rows of ", norm.columns, " columns, at most ",
+        throw InvalidArgument(concat("norm: rows of ", args.x.columns(), " columns, at most ",
                                      kNormFloat8Columns, " are quantised"));
       } else {
-        launch_rows<T, kThreads, kVectors>(params, stream);
+        launch_rows<T, kThreads, kVectors>(args, stream);
       }
     });
   });

@@ -9,9 +9,7 @@ namespace packhorse::cuda {
 inline constexpr int64_t kNormFloat8Columns = 4096;
 
 /// Does what launch_norm does, and writes the results to `quantized` as well, rounded from float32.
-/// Without gamma rows are quantised as they are. There is no residual, and nothing is added;
-/// `params.out` may be null. Columns and the strides are multiples of 16. For devices of compute
-/// capability 9.0.
-void launch_norm_float8(const NormParams& params, const Float8Rows& quantized, cudaStream_t stream);
+/// Columns and strides are multiples of 16. For devices of compute capability 9.0.
+void launch_norm_float8(const NormArgs& args, cudaStream_t stream);
 
 }  // namespace packhorse::cuda

@@ -12,43 +12,44 @@ constexpr int kThreads = 128;
 constexpr int kRows = 4;  // of a thread
 
 __global__ void __launch_bounds__(kThreads)
-    order_columns_kernel(const __grid_constant__ OrderColumnsParams params) {
+    order_columns_kernel(const __grid_constant__ TensorView x, const int32_t* order,
+                         const __grid_constant__ TensorView out, const int32_t* row_count) {
   const int64_t column = (int64_t{blockIdx.y} * kThreads + threadIdx.x) * kVectorSize;
-  const bool there = column < params.columns;
+  const bool there = column < out.shape[1];
   int4 from[2] = {};
   if (there) {  // a part of the weights, which no kernel writes
-    from[0] = reinterpret_cast<const int4*>(params.order + column)[0];
-    from[1] = reinterpret_cast<const int4*>(params.order + column)[1];
+    from[0] = reinterpret_cast<const int4*>(order + column)[0];
+    from[1] = reinterpret_cast<const int4*>(order + column)[1];
   }
   wait_for_previous_kernel();
   let_next_kernel_start();
   if (!there) return;
-  const int64_t count = params.row_count == nullptr ? params.rows : int64_t{*params.row_count};
+  const int64_t count = row_count == nullptr ? out.shape[0] : int64_t{*row_count};
   const int64_t first = int64_t{blockIdx.x} * kRows;
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
     const int64_t row = first + r;
-    if (row >= count || row >= params.rows) return;
-    const uint16_t* x = static_cast<const uint16_t*>(params.x) + row * params.x_stride;
-    const auto pair = [&](int low, int high) { return x[low] | uint32_t{x[high]} << 16; };
+    if (row >= count || row >= out.shape[0]) return;
+    const uint16_t* own = static_cast<const uint16_t*>(x.data) + row * x.row_stride;
+    const auto pair = [&](int low, int high) { return own[low] | uint32_t{own[high]} << 16; };
     uint4 bits;
     bits.x = pair(from[0].x, from[0].y);
     bits.y = pair(from[0].z, from[0].w);
     bits.z = pair(from[1].x, from[1].y);
     bits.w = pair(from[1].z, from[1].w);
-    uint16_t* out = static_cast<uint16_t*>(params.out) + row * params.columns + column;
-    *reinterpret_cast<uint4*>(out) = bits;
+    uint16_t* to = static_cast<uint16_t*>(out.data) + row * out.row_stride + column;
+    *reinterpret_cast<uint4*>(to) = bits;
   }
 }
 
 }  // namespace
 
-void launch_order_columns(const OrderColumnsParams& params, cudaStream_t stream) {
-  if (params.rows == 0 || params.columns == 0) return;
+void launch_order_columns(const TensorView& x, const int32_t* order, const TensorView& out,
+                          const int32_t* row_count, cudaStream_t stream) {
+  if (out.size() == 0) return;
   constexpr int64_t kColumns = int64_t{kThreads} * kVectorSize;
-  const dim3 blocks(static_cast<unsigned>((params.rows + kRows - 1) / kRows),
-                    static_cast<unsigned>((params.columns + kColumns - 1) / kColumns));
-  launch_kernel(order_columns_kernel, blocks, kThreads, 0, stream, params);
+  const dim3 blocks(block_count(out.rows(), kRows), block_count(out.columns(), kColumns));
+  launch_kernel(order_columns_kernel, blocks, kThreads, 0, stream, x, order, out, row_count);
 }
 
 }  // namespace packhorse::cuda

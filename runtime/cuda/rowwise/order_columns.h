@@ -6,22 +6,16 @@
 
 #include <cstdint>
 
+#include "packhorse/types.h"
+
 namespace packhorse::cuda {
 
-/// out[i, j] = x[i, order[j]] for i < *row_count; the other rows of `out` stay as they are. `out`
-/// may not overlap x.
-struct OrderColumnsParams {
-  const void* x = nullptr;  // 16-bit elements, rows x_stride elements apart
-  int64_t x_stride = 0;
-  const int32_t* order = nullptr;  // [columns], aligned to 16 bytes: each a column of x
-  void* out = nullptr;             // [rows, columns], contiguous and aligned to 16 bytes
-  int64_t rows = 0;
-  int64_t columns = 0;                 // a multiple of 8
-  const int32_t* row_count = nullptr;  // [1] in device memory; null: all rows
-};
-
-/// Asynchronous on `stream`, allocates nothing, may be captured into a graph. `order` may be read
-/// while the kernels before this one still run. Throws RuntimeError.
-void launch_order_columns(const OrderColumnsParams& params, cudaStream_t stream);
+/// out[i, j] = x[i, order[j]] for i < *row_count, or for all rows where that is null; the other
+/// rows of `out` stay as they are. x [rows, any] and out [rows, columns] are 16-bit and do not
+/// overlap; columns are a multiple of 8, and out and order, each a column of x, are aligned to 16
+/// bytes. Asynchronous on `stream`, allocates nothing, may be captured into a graph. `order` may be
+/// read while the kernels before this one still run. Throws RuntimeError.
+void launch_order_columns(const TensorView& x, const int32_t* order, const TensorView& out,
+                          const int32_t* row_count, cudaStream_t stream);
 
 }  // namespace packhorse::cuda

@@ -3,6 +3,7 @@
 // in eight columns, by a sum or a maximum, with kInFlight rows on their way to shared memory by
 // cp.async; the 16 partial results are then combined there. unit_length_kernel divides the results
 // by their Euclidean norms.
+#include "core/math.h"
 #include "cuda/launch.cuh"
 #include "cuda/rowwise/async_copy.cuh"
 #include "cuda/rowwise/cast.h"
@@ -50,7 +51,7 @@ __global__ void __launch_bounds__(kThreads) pool_kernel(const __grid_constant__ 
   wait_for_previous_kernel();
   let_next_kernel_start();
   // The blocks of one sequence follow each other, since they read neighbouring parts of its rows.
-  const unsigned parts = (args.x.shape[1] + kBlockColumns - 1) / kBlockColumns;
+  const unsigned parts = ceil_div(args.x.shape[1], kBlockColumns);
   const int sequence = static_cast<int>(blockIdx.x / parts);
   const int part = static_cast<int>(blockIdx.x % parts);
   if (sequence >= TokenCounts(args.batch).sequences) return;
@@ -185,10 +186,10 @@ template <class T, class Out, bool kMax>
 void launch_pool_to(const PoolArgs& args, cudaStream_t stream) {
   const auto sequences = static_cast<unsigned>(args.batch.num_sequences);
   const auto columns = static_cast<unsigned>(args.x.shape[1]);
-  const unsigned blocks = sequences * ((columns + kBlockColumns - 1) / kBlockColumns);
+  const unsigned blocks = sequences * ceil_div(columns, kBlockColumns);
   // Blocks that start in clusters of two are 2 to 4 % faster. An odd one gets a partner without
   // work.
-  launch_clusters(2, pool_kernel<T, Out, kMax>, dim3((blocks + 1) / 2 * 2), kThreads, 0, stream,
+  launch_clusters(2, pool_kernel<T, Out, kMax>, dim3(round_up(blocks, 2)), kThreads, 0, stream,
                   args);
   if (!args.normalize) return;
   if (takes_vectors(args.out)) return launch_unit_length<Out>(args, stream);

@@ -7,28 +7,29 @@ namespace packhorse::cuda {
 namespace {
 
 template <class T, int kThreads, int kVectors>
-void launch(const QuantizeRowsParams& params, cudaStream_t stream) {
+void launch(const TensorView& x, const RowBytes& out, const int32_t* row_count,
+            cudaStream_t stream) {
   constexpr int kGroups = kQuantizeThreads<kThreads> / kThreads;
-  const int64_t blocks = (params.rows + kGroups - 1) / kGroups;
-  launch_kernel(quantize_rows_kernel<T, kThreads, kVectors>, dim3(static_cast<unsigned>(blocks)),
-                kQuantizeThreads<kThreads>, 0, stream, params);
+  launch_kernel(quantize_rows_kernel<T, kThreads, kVectors>, block_count(x.rows(), kGroups),
+                kQuantizeThreads<kThreads>, 0, stream, x, out, row_count);
 }
 
 }  // namespace
 
-void launch_quantize_rows(const QuantizeRowsParams& params, cudaStream_t stream) {
-  if (params.rows == 0) return;
-  if (params.columns > kMostInt8Columns) {
-    throw RuntimeError(concat("rows of ", params.columns, " columns in int8, expected at most ",
-                              kMostInt8Columns));
+void launch_quantize_rows(const TensorView& x, const RowBytes& out, const int32_t* row_count,
+                          cudaStream_t stream) {
+  if (x.rows() == 0) return;
+  if (x.columns() > kMostInt8Columns) {
+    throw RuntimeError(
+        concat("rows of ", x.columns(), " columns in int8, expected at most ", kMostInt8Columns));
   }
   // The padding is written, too.
-  const int64_t vectors = padded_int8(params.columns) / kVectorSize;
-  dispatch_dtype(params.dtype, [&]<class T>() {
-    if (vectors <= 32) return launch<T, 32, 1>(params, stream);
-    if (vectors <= 32 * 4) return launch<T, 32, 4>(params, stream);
-    if (vectors <= 256 * 4) return launch<T, 256, 4>(params, stream);
-    launch<T, 1024, 8>(params, stream);
+  const int64_t vectors = padded_int8(x.columns()) / kVectorSize;
+  dispatch_dtype(x.dtype, [&]<class T>() {
+    if (vectors <= 32) return launch<T, 32, 1>(x, out, row_count, stream);
+    if (vectors <= 32 * 4) return launch<T, 32, 4>(x, out, row_count, stream);
+    if (vectors <= 256 * 4) return launch<T, 256, 4>(x, out, row_count, stream);
+    launch<T, 1024, 8>(x, out, row_count, stream);
   });
 }
 

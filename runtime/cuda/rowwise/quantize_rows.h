@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "core/math.h"
 #include "packhorse/types.h"
 
 namespace packhorse::cuda {
@@ -15,26 +16,21 @@ inline constexpr int64_t kInt8Multiple = 16;
 /// The widest rows that are quantised; an integer sum over them stays below 2^31.
 inline constexpr int64_t kMostInt8Columns = 65536;
 
-inline constexpr int64_t padded_int8(int64_t columns) {
-  return (columns + kInt8Multiple - 1) / kInt8Multiple * kInt8Multiple;
-}
+inline constexpr int64_t padded_int8(int64_t columns) { return round_up(columns, kInt8Multiple); }
 
-/// offset is the smallest element of the row, scale = (largest - smallest) / 255, q = (x - offset)
-/// / scale rounded to nearest, ties to even. A row of equal elements has the scale 0; one with an
-/// element that is not finite has NaN as scale and offset.
-struct QuantizeRowsParams {
-  const void* x = nullptr;  // [rows, columns] float16 or bfloat16, aligned to 16 bytes
-  int64_t x_stride = 0;     // in elements, a multiple of 8
-  int64_t rows = 0;
-  int64_t columns = 0;                 // a multiple of 8, at most kMostInt8Columns
-  const int32_t* row_count = nullptr;  // [1] exact number of rows, in device memory, or null
-  uint8_t* values = nullptr;           // [rows, padded_int8(columns)]; the padding becomes zeros
-  float* scales = nullptr;             // [rows]
-  float* offsets = nullptr;            // [rows]
-  DType dtype = DType::kFloat16;
+/// Rows as bytes: offset is the smallest element of the row, scale = (largest - smallest) / 255, q
+/// = (x - offset) / scale rounded to nearest, ties to even. A row of equal elements has the scale
+/// 0; one with an element that is not finite has NaN as scale and offset.
+struct RowBytes {
+  uint8_t* values = nullptr;  // [rows, padded_int8(columns)]; the padding is zeros
+  float* scales = nullptr;    // [rows]
+  float* offsets = nullptr;   // [rows]
 };
 
-/// Asynchronous on `stream`; allocates nothing. Throws RuntimeError.
-void launch_quantize_rows(const QuantizeRowsParams& params, cudaStream_t stream);
+/// Writes the rows of x before *row_count, or all where that is null. x is float16 or bfloat16,
+/// aligned to 16 bytes, with strides and columns, at most kMostInt8Columns, that are multiples
+/// of 8. Asynchronous on `stream`; allocates nothing. Throws RuntimeError.
+void launch_quantize_rows(const TensorView& x, const RowBytes& out, const int32_t* row_count,
+                          cudaStream_t stream);
 
 }  // namespace packhorse::cuda

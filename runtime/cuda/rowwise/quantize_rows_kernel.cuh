@@ -47,11 +47,11 @@ __device__ RowExtent group_extent(RowExtent mine, RowExtent* scratch) {
   return mine;
 }
 
-/// How a row's elements become bytes, by the arithmetic of the CPU's kernel (int8_kernels.h).
-struct RowBytes {
+/// Turns a row's elements into bytes, by the arithmetic of the CPU's kernel (int8_kernels.h).
+struct ByteRange {
   float scale, offset, inverse, start;
 
-  __device__ explicit RowBytes(const RowExtent& extent) {
+  __device__ explicit ByteRange(const RowExtent& extent) {
     const float range = __fadd_rn(extent.high, -extent.low);
     const float poison = extent.finite ? __fmul_rn(range, 0.0f) : NAN;
     const bool spread = range > 1e-30f && poison == 0.0f;
@@ -74,44 +74,44 @@ inline constexpr int kQuantizeThreads = kThreads < 128 ? 128 : kThreads;
 /// A group of kThreads threads takes one row of up to kThreads * kVectors * 8 columns.
 template <class T, int kThreads, int kVectors>
 __global__ void __launch_bounds__(kQuantizeThreads<kThreads>)
-    quantize_rows_kernel(const __grid_constant__ QuantizeRowsParams params) {
+    quantize_rows_kernel(const __grid_constant__ TensorView x, RowBytes out,
+                         const int32_t* row_count) {
   constexpr int kGroups = kQuantizeThreads<kThreads> / kThreads;
   __shared__ RowExtent scratch[kQuantizeThreads<kThreads> / 32];
   const int64_t row = int64_t{blockIdx.x} * kGroups + static_cast<int>(threadIdx.x) / kThreads;
   wait_for_previous_kernel();
   let_next_kernel_start();
-  const int64_t rows = params.row_count == nullptr
-                           ? params.rows
-                           : min(params.rows, static_cast<int64_t>(*params.row_count));
+  const int64_t rows =
+      row_count == nullptr ? x.shape[0] : min(x.shape[0], static_cast<int64_t>(*row_count));
   if (row >= rows) return;  // a whole group: a block of one group, or a warp
-  const int columns = static_cast<int>(params.columns);
-  Row<T, kThreads, kVectors, 1> x;
-  x.load(0, static_cast<const T*>(params.x) + row * params.x_stride, columns);
+  const int columns = static_cast<int>(x.shape[1]);
+  Row<T, kThreads, kVectors, 1> own;
+  own.load(0, static_cast<const T*>(x.data) + row * x.row_stride, columns);
   RowExtent extent = {INFINITY, -INFINITY, true};
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
-    if (x.column(v) >= columns) continue;
+    if (own.column(v) >= columns) continue;
     float values[kVectorSize];
-    x.get(v, values);
+    own.get(v, values);
 #pragma unroll
     for (const float value : values) extent.take(value);
   }
   extent = group_extent<kThreads>(extent, scratch);
-  const RowBytes bytes(extent);
+  const ByteRange bytes(extent);
   if (threadIdx.x % kThreads == 0) {
-    params.scales[row] = bytes.scale;
-    params.offsets[row] = bytes.offset;
+    out.scales[row] = bytes.scale;
+    out.offsets[row] = bytes.offset;
   }
   const int64_t padded = padded_int8(columns);
-  uint8_t* to = params.values + row * padded;
+  uint8_t* to = out.values + row * padded;
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
-    const int column = x.column(v);
+    const int column = own.column(v);
     if (column >= padded) continue;
     uint2 packed = {0, 0};
     if (column < columns) {
       float values[kVectorSize];
-      x.get(v, values);
+      own.get(v, values);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         packed.x |= bytes.byte(values[i]) << (8 * i);

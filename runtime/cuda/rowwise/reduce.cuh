@@ -4,6 +4,8 @@
 
 #include <cuda_runtime.h>
 
+#include "core/math.h"
+
 namespace packhorse::cuda {
 
 inline constexpr unsigned kFullWarp = 0xffffffffu;
@@ -47,7 +49,7 @@ __device__ int warp_search(int count, int value, Key key) {
   int begin = 0;
   int size = count;
   while (size > 1) {
-    const int step = (size + 31) / 32;
+    const int step = ceil_div(size, 32);
     const int offset = lane * step;
     const bool below = offset < size && key(begin + offset) <= value;
     const int hits = max(__popc(__ballot_sync(kFullWarp, below)), 1);

@@ -73,14 +73,11 @@ __global__ void __launch_bounds__(kThreads)
   store_vector(x, value);
 }
 
-unsigned blocks_for(int64_t count) {
-  return static_cast<unsigned>((count + kThreads - 1) / kThreads);
-}
-
 }  // namespace
 
 void launch_rotation(const RotationArgs& args, cudaStream_t stream) {
-  launch_kernel(positions_kernel, blocks_for(args.out.rows()), kThreads, 0, stream, args);
+  launch_kernel(positions_kernel, block_count(args.out.rows(), kThreads), kThreads, 0, stream,
+                args);
 }
 
 void launch_rope(const RopeArgs& args, cudaStream_t stream) {
@@ -88,7 +85,8 @@ void launch_rope(const RopeArgs& args, cudaStream_t stream) {
       static_cast<int>(std::bit_ceil(static_cast<unsigned>(args.head_dim / kVectorSize)));
   const int64_t heads = args.q.rows() * (args.num_heads + args.num_kv_heads);
   dispatch_dtype(args.q.dtype, [&]<class T>() {
-    launch_kernel(rope_kernel<T>, blocks_for(heads * lanes), kThreads, 0, stream, args, lanes);
+    launch_kernel(rope_kernel<T>, block_count(heads * lanes, kThreads), kThreads, 0, stream, args,
+                  lanes);
   });
 }
 

@@ -3,7 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include "ops/args.h"
+#include "ops/args/attention.h"
 
 namespace packhorse::cuda {
 

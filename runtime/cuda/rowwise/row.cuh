@@ -8,8 +8,9 @@
 #include <cstdint>
 
 #include "core/format.h"
+#include "core/math.h"
 #include "cuda/rowwise/reduce.cuh"
-#include "ops/args.h"
+#include "ops/args/common.h"
 #include "packhorse/error.h"
 
 namespace packhorse::cuda {
@@ -333,7 +334,7 @@ __device__ void fold_row(int columns, Load load, const NormWeight& weight, Store
 template <class Launch>
 void dispatch_row(int64_t columns, Launch launch) {
   const auto spread = [&]<int kThreads, int kFirst>(int64_t vectors) {
-    switch ((vectors + kThreads - 1) / kThreads) {
+    switch (ceil_div(vectors, kThreads)) {
       case 1:
         if constexpr (kFirst == 1) return launch.template operator()<kThreads, 1>();
         [[fallthrough]];

@@ -3,6 +3,7 @@
 // rows on their way.
 #include <algorithm>
 
+#include "core/math.h"
 #include "cuda/launch.cuh"
 #include "cuda/rowwise/raise.cuh"
 #include "cuda/rowwise/row.cuh"
@@ -143,9 +144,8 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 dim3 grid_of(const SparseChunk& chunk) {
-  const int64_t vectors = (chunk.columns + kVectorSize - 1) / kVectorSize;
-  return {static_cast<unsigned>((vectors + kThreads - 1) / kThreads),
-          static_cast<unsigned>((chunk.rows + kBlockRows - 1) / kBlockRows)};
+  const int64_t vectors = ceil_div(chunk.columns, kVectorSize);
+  return {block_count(vectors, kThreads), block_count(chunk.rows, kBlockRows)};
 }
 
 }  // namespace
@@ -167,7 +167,7 @@ void launch_sparse_sum(const SparseChunk& chunk, bool twice, cudaStream_t stream
 void launch_sparse_weights(float* out, int64_t size, bool twice, cudaStream_t stream) {
   if (size == 0) return;
   const auto blocks =
-      static_cast<unsigned>(std::min<int64_t>((size + kThreads - 1) / kThreads, int64_t{1} << 16));
+      static_cast<unsigned>(std::min<int64_t>(ceil_div(size, kThreads), int64_t{1} << 16));
   launch_kernel(sparse_weights_kernel, dim3(blocks), kThreads, 0, stream, out, size, twice);
 }
 

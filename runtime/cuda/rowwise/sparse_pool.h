@@ -5,7 +5,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include "ops/args.h"
+#include "packhorse/types.h"
 
 namespace packhorse::cuda {
 

@@ -1,7 +1,7 @@
 // The position of a token in its sequence of a packed batch.
 #pragma once
 
-#include "ops/args.h"
+#include "ops/args/common.h"
 
 namespace packhorse::cuda {
 

@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(kThreads) unfold_kernel(const __grid_constant_
 
 void launch_unfold(const UnfoldArgs& args, cudaStream_t stream) {
   constexpr int kTokens = kThreads / 32;
-  const dim3 blocks(static_cast<unsigned>((args.batch.num_tokens + kTokens - 1) / kTokens));
+  const dim3 blocks(block_count(args.batch.num_tokens, kTokens));
   dispatch_dtype(args.x.dtype, [&]<class T>() {
     launch_kernel(unfold_kernel<T>, blocks, kThreads, 0, stream, args);
   });

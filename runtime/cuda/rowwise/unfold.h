@@ -3,7 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include "ops/args.h"
+#include "ops/args/rowwise.h"
 
 namespace packhorse::cuda {
 

@@ -3,7 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include "ops/args/step.h"
+#include "ops/args/sampling.h"
 
 namespace packhorse::cuda {
 

@@ -34,13 +34,12 @@ __global__ void __launch_bounds__(256)
 
 void launch_count_tokens(const CountTokensArgs& args, cudaStream_t stream) {
   if (args.num_clear > 0) {
-    const dim3 grid(static_cast<unsigned>((args.counts.columns() + 255) / 256),
-                    static_cast<unsigned>(args.num_clear));
+    const dim3 grid(block_count(args.counts.columns(), 256), static_cast<unsigned>(args.num_clear));
     launch_kernel(clear_counts_kernel, grid, 256, 0, stream, args);
   }
   if (args.num_tokens > 0) {
-    launch_kernel(count_tokens_kernel, dim3(static_cast<unsigned>((args.num_tokens + 255) / 256)),
-                  256, 0, stream, args);
+    launch_kernel(count_tokens_kernel, dim3(block_count(args.num_tokens, 256)), 256, 0, stream,
+                  args);
   }
 }
 

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 
+#include "core/math.h"
 #include "cuda/launch.cuh"
 #include "cuda/rowwise/reduce.cuh"
 
@@ -184,7 +185,7 @@ class RowBlocks {
   __device__ int walk(int begin, int end, unsigned long long before, Each each, At at) {
     const int warp = static_cast<int>(threadIdx.x) / 32;
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    const int part = (end - begin + kSampleThreads - 1) / kSampleThreads * 32;
+    const int part = ceil_div(end - begin, kSampleThreads) * 32;
     const int first = min(begin + warp * part, end);
     const int last = min(first + part, end);
     unsigned long long mine = 0;

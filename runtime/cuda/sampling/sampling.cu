@@ -9,6 +9,7 @@
 // last bits of exp.
 #include <cfloat>
 
+#include "core/math.h"
 #include "cuda/sampling/row_blocks.cuh"
 #include "cuda/sampling/sampling.h"
 #include "ops/sampling_math.h"
@@ -75,7 +76,7 @@ class Row {
   __device__ int segments() const { return kSegments / blocks_.count(); }
 
   __device__ int segment_begin(int segment) const {
-    const int size = (vocab_size_ + kSegments - 1) / kSegments;
+    const int size = ceil_div(vocab_size_, kSegments);
     return min(segment * size, vocab_size_);
   }
 
@@ -247,7 +248,7 @@ class Row {
     }
     logit = raise(logit, token, row_, args_);
     if (row_.mask >= 0) {
-      const int64_t words = (vocab_size_ + 31) / 32;
+      const int64_t words = ceil_div(vocab_size_, 32);
       const uint32_t word = args_.masks[row_.mask * words + token / 32];
       if ((word >> token % 32 & 1) == 0) return kImpossibleKey;
     }

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "core/format.h"
+#include "core/math.h"
 
 namespace packhorse {
 
@@ -20,7 +21,7 @@ KvCacheShape kv_cache_shape(const StackSpec& spec, const StackWeights& weights, 
     const CcaArgs args = cca_of(*cca, first, weights.head_dim);
     shape.latent_columns = args.state_columns();
     const auto step = static_cast<int64_t>(Arena::kAlignment / size_of(dtype));
-    shape.latent_stride = (shape.latent_columns + step - 1) / step * step;
+    shape.latent_stride = round_up(shape.latent_columns, step);
     shape.latent_slots = std::min(kPageTokens, std::max<int64_t>(1, args.reach()) + taken_back);
   }
   return shape;

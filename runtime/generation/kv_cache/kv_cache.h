@@ -10,7 +10,6 @@
 #include "model/layers/stack.h"
 #include "model/spec/spec.h"
 #include "ops/args/cca.h"
-#include "ops/args/kv_cache.h"
 #include "ops/device_context.h"
 
 namespace packhorse {

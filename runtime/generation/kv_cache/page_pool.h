@@ -14,12 +14,13 @@
 #include <span>
 #include <vector>
 
+#include "core/math.h"
 #include "ops/args/kv_cache.h"
 
 namespace packhorse {
 
 /// Pages of so many tokens of one sequence.
-constexpr int64_t pages_of(int64_t tokens) { return (tokens + kPageTokens - 1) / kPageTokens; }
+constexpr int64_t pages_of(int64_t tokens) { return ceil_div(tokens, kPageTokens); }
 
 class PagePool {
  public:

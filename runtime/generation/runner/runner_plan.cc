@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/format.h"
+#include "generation/kv_cache/page_pool.h"
 #include "generation/speculation/drafting.h"
 #include "model/loading/adapters.h"
 #include "packhorse/error.h"
@@ -32,8 +33,6 @@ SessionOptions session_options(const GenerationOptions& options) {
   result.max_predictions = options.max_sequences;
   return result;
 }
-
-int64_t pages_for(int64_t tokens) { return (tokens + kPageTokens - 1) / kPageTokens; }
 
 void check_spec(const Spec& spec, const GenerationOptions& options) {
   const StackSpec& stack = spec.stack();
@@ -81,7 +80,7 @@ int64_t most_pages(const LoadedModel& model, const GenerationOptions& options) {
   if (options.memory_limit || !on_host(*model.backend.device)) {
     return options.max_sequences * longest;
   }
-  return std::max(longest, options.max_sequences * std::min(longest, pages_for(kUsualTokens)));
+  return std::max(longest, options.max_sequences * std::min(longest, pages_of(kUsualTokens)));
 }
 
 // Pages of the cache: those asked for, or what the memory leaves.
@@ -95,7 +94,7 @@ int64_t count_pages(const PlannedRunner& planned, const PlannedRunner* draft,
     taken += draft->plan.total_bytes();
   }
   if (options.kv_tokens) {
-    const int64_t pages = pages_for(*options.kv_tokens);
+    const int64_t pages = pages_of(*options.kv_tokens);
     size_t bytes = 0;
     if (__builtin_mul_overflow(static_cast<size_t>(pages), page_bytes, &bytes) ||
         bytes > PTRDIFF_MAX) {
@@ -193,7 +192,7 @@ AdapterCapacity adapter_capacity(const GenerationOptions& options) {
   return {options.max_adapters, options.max_adapter_rank};
 }
 
-int64_t longest_table(const Spec& spec) { return pages_for(spec.max_seqlen); }
+int64_t longest_table(const Spec& spec) { return pages_of(spec.max_seqlen); }
 
 RunnerLimits limits_of(const Spec& spec, const GenerationOptions& options) {
   return {.vocab_size = spec.stack().stem.vocab_size,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/math.h"
 #include "generation/sampling/token_counts.h"
 
 namespace packhorse {
@@ -12,7 +13,7 @@ StepLayout::StepLayout(const RunnerLimits& limits, int64_t pages_of_sequence)
   size_t end = 0;
   const auto take = [&](int64_t count, size_t bytes = sizeof(int32_t)) {
     const size_t begin = end;
-    end = (begin + static_cast<size_t>(count) * bytes + 255) / 256 * 256;
+    end = round_up(begin + static_cast<size_t>(count) * bytes, 256);
     return begin;
   };
   counts = take(2);

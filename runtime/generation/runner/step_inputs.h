@@ -12,8 +12,8 @@
 #include "generation/kv_cache/kv_cache.h"
 #include "generation/runner/step_runner.h"
 #include "model/batch.h"
+#include "ops/args/cca.h"
 #include "ops/args/sampling.h"
-#include "ops/args/step.h"
 #include "ops/device_context.h"
 
 namespace packhorse {

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <limits>
 
+#include "core/math.h"
+
 namespace packhorse {
 
-size_t num_words(int64_t vocab_size) { return static_cast<size_t>((vocab_size + 31) / 32); }
+size_t num_words(int64_t vocab_size) { return static_cast<size_t>(ceil_div(vocab_size, 32)); }
 
 std::vector<uint32_t> words_of(std::span<const int32_t> ids, int64_t vocab_size) {
   std::vector<uint32_t> words(ids.empty() ? 0 : num_words(vocab_size));

@@ -290,7 +290,7 @@ void Sampler::compute(const Chunk& chunk, const TensorView& hidden) {
   if (chunk.num_rows == 0) return;
   const auto count = static_cast<int64_t>(chunk.num_rows);
   const TensorView input = buffers_.head.input.first_rows(count);
-  ops_.gather_rows({.x = hidden, .rows = inputs_.device_rows().hidden_rows, .out = input});
+  ops_.cast({.x = hidden, .out = input, .rows = inputs_.device_rows().hidden_rows});
   const SampleArgs args = sample_args(chunk, count);
   make_lm_logits(spec_, weights_, buffers_.head, input, args.logits, nullptr, ops_);
   ops_.sample(args);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/arena.h"
+#include "core/math.h"
 #include "generation/runner/step_inputs.h"
 #include "generation/runner/step_runner.h"
 #include "generation/sampling/token_counts.h"
@@ -25,7 +26,7 @@ struct SamplerShape {
   int64_t num_slots = 0;  // of sequences
   int64_t vocab_size = 0;
 
-  int64_t mask_words() const { return (vocab_size + 31) / 32; }
+  int64_t mask_words() const { return ceil_div(vocab_size, 32); }
 };
 
 /// What is written before the encoder runs, or read after the next step has begun, and so shares no

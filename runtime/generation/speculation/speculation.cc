@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/math.h"
+
 namespace packhorse {
 namespace {
 
@@ -44,7 +46,7 @@ void DraftLength::tell(int64_t drafted, int64_t accepted) {
   } else if (accepted == drafted) {
     length_ = std::min(most_, std::max(length_, 2 * drafted));
   } else {
-    length_ = std::max<int64_t>(1, (length_ + accepted + 1) / 2);
+    length_ = std::max<int64_t>(1, ceil_div(length_ + accepted, 2));
   }
 }
 

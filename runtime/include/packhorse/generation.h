@@ -180,7 +180,8 @@ class PACKHORSE_API GenerationSession {
   /// Loads a converted folder: packhorse.json (the spec) and model.safetensors.
   static std::shared_ptr<GenerationSession> load(const std::string& folder,
                                                  const GenerationOptions& options);
-  /// Loads from a spec (JSON text, docs/spec.md) and weights under the names of docs/weights.md.
+  /// Loads from a spec (JSON text, docs/spec.md) and weights under the names of
+  /// docs/developer/tensors.md.
   static std::shared_ptr<GenerationSession> load(const std::string& spec_json,
                                                  const WeightSource& weights,
                                                  const GenerationOptions& options);
@@ -207,8 +208,8 @@ class PACKHORSE_API GenerationSession {
   /// Adds a LoRA adapter, which requests name in Sampling::adapter from then on; others go on
   /// meanwhile. `weights` holds, of each dense layer that it adapts, `NAME.lora_a` [rank,
   /// in_features] and `NAME.lora_b` [out_features, rank], which has the scale in it, under the
-  /// names of docs/weights.md ("layers.0.attention.query.lora_a"). Throws InvalidArgument (a name
-  /// that is empty or taken; tensors that are missing, not of this model, or above
+  /// names of docs/developer/tensors.md ("layers.0.attention.query.lora_a"). Throws InvalidArgument
+  /// (a name that is empty or taken; tensors that are missing, not of this model, or above
   /// max_adapter_rank) and RuntimeError (no slot is free).
   virtual void add_adapter(const std::string& name, const WeightSource& weights) = 0;
   /// Later requests cannot name it; those that were submitted go on with it, and its slot is free

@@ -92,8 +92,8 @@ class PACKHORSE_API Session {
   /// InvalidArgument for a wrong option, spec or file, RuntimeError if the device or the dtype is
   /// not available, and OutOfMemory.
   static std::shared_ptr<Session> load(const std::string& folder, const SessionOptions& options);
-  /// Loads from a spec (JSON text, docs/spec.md) and weights under the names that docs/weights.md
-  /// lists. Throws as the other `load`.
+  /// Loads from a spec (JSON text, docs/spec.md) and weights under the names that
+  /// docs/developer/tensors.md lists. Throws as the other `load`.
   static std::shared_ptr<Session> load(const std::string& spec_json, const WeightSource& weights,
                                        const SessionOptions& options);
   virtual ~Session() = default;

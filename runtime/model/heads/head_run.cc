@@ -42,13 +42,13 @@ void HeadRun::pool(Pooling pooling, const TensorView& out, bool normalize,
 
 void HeadRun::finish(const TensorView& x, const TensorView& out, OutputRows per,
                      bool normalize) const {
-  if (per != OutputRows::kSequences && counts != nullptr) {
-    ops.gather_rows({.x = x, .out = x, .row_count = counts});
-  }
-  if (x.data != out.data || normalize) {
-    ops.cast({.x = x.column_slice(0, out.columns()), .out = out, .normalize = normalize});
-  }
-  if (per == OutputRows::kSequences) ops.clear_empty({.batch = tokens.batch, .out = out});
+  const bool of_sequences = per == OutputRows::kSequences;
+  if (x.data == out.data && !normalize && !of_sequences && counts == nullptr) return;
+  ops.cast({.x = x.column_slice(0, out.columns()),
+            .out = out,
+            .normalize = normalize,
+            .row_count = of_sequences ? nullptr : counts,
+            .cu_seqlens = of_sequences ? tokens.batch.cu_seqlens : nullptr});
 }
 
 }  // namespace packhorse

@@ -58,19 +58,17 @@ void make_lm_logits(const LmSpec& spec, const LmWeights& weights, const LmScratc
               .norm = {},
               .out = padded,
               .workspace = buffers.workspace});
-  if (row_count != nullptr) {
-    ops.gather_rows({.x = padded, .out = padded, .row_count = row_count});
-  }
   ops.cast({.x = padded.column_slice(0, out.columns()),
             .out = out,
             .scale = spec.scale,
-            .soft_cap = spec.soft_cap});
+            .soft_cap = spec.soft_cap,
+            .row_count = row_count});
 }
 
 void make_lm_predictions(const HeadRun& run, const LmSpec& spec, const LmWeights& weights,
                          const LmScratch& buffers, const TensorView& out) {
   const TensorView input = buffers.input.first_rows(out.rows());
-  run.ops.gather_rows({.x = run.hidden, .rows = run.tokens.prediction_rows, .out = input});
+  run.ops.cast({.x = run.hidden, .out = input, .rows = run.tokens.prediction_rows});
   make_lm_logits(spec, weights, buffers, input, out, run.counts, run.ops);
 }
 

@@ -69,7 +69,7 @@ void make_sparse(const HeadRun& run, const MaskedLmSpec& spec, const MaskedLmWei
 void make_predictions(const HeadRun& run, const MaskedLmSpec& spec, const MaskedLmWeights& weights,
                       const MaskedLmScratch& buffers, const TensorView& out) {
   const TensorView input = buffers.input.first_rows(out.rows());
-  run.ops.gather_rows({.x = run.hidden, .rows = run.tokens.prediction_rows, .out = input});
+  run.ops.cast({.x = run.hidden, .out = input, .rows = run.tokens.prediction_rows});
   const TensorView padded = buffers.padded.first_rows(out.rows());
   run.dense(run_dense(run, spec, weights, buffers, input), weights.decoder, padded,
             buffers.workspace);

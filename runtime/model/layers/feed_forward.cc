@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/math.h"
 #include "model/layers/adapted_linear.h"
 #include "model/layers/residual.h"
 #include "model/layers/stack_load.h"
@@ -92,7 +93,7 @@ void run_adapted(const StackRun& run, const Block& block, const FeedForwardArgs&
 
 int64_t padded_inner(int64_t size, bool gated, const LayerPacker& packer) {
   if (!gated) return packer.width(size);
-  return (size + kGateBlock - 1) / kGateBlock * kGateBlock;
+  return round_up(size, kGateBlock);
 }
 
 DenseLayout up_layout(const StackSpec& stack, const FeedForwardSpec& spec,

@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <span>
 
-#include "ops/args.h"
 #include "ops/args/cca.h"
 
 namespace packhorse {

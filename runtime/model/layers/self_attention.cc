@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/math.h"
 #include "model/layers/adapted_linear.h"
 #include "model/layers/residual.h"
 #include "model/layers/rope.h"
@@ -198,7 +199,7 @@ void take_attention(const StackSpec& spec, const StackWeights& weights, const Ca
     attention.pages.keys = TensorView(nullptr, dtype, 0, attention.head_dim);
     attention.pages.values = attention.pages.keys;
     attention.pages.max_kv_len = capacity.max_kv_len;
-    attention.pages.table_stride = (capacity.max_kv_len + kPageTokens - 1) / kPageTokens;
+    attention.pages.table_stride = ceil_div(capacity.max_kv_len, kPageTokens);
     attention_bytes = ops.paged_attention_workspace(attention);
   }
   taken.workspace = arena.take("attention_workspace", attention_bytes);

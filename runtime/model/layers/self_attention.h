@@ -5,7 +5,8 @@
 #include "model/batch.h"
 #include "model/loading/layer_packer.h"
 #include "model/spec/spec.h"
-#include "ops/args.h"
+#include "ops/args/attention.h"
+#include "ops/args/dense.h"
 #include "ops/ops.h"
 
 namespace packhorse {

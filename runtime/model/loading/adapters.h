@@ -46,9 +46,9 @@ struct Adapter {
 };
 
 /// Reads the tensors `NAME.lora_a` [rank, in_features] and `NAME.lora_b` [out_features, rank],
-/// where NAME is a dense layer of the stack or a tensor of several as docs/weights.md names them;
-/// lora_b holds the scale already. Throws InvalidArgument naming a tensor that is missing, has a
-/// wrong shape, too large a rank, NaN or Inf, or that no layer takes.
+/// where NAME is a dense layer of the stack or a tensor of several as docs/developer/tensors.md
+/// names them; lora_b holds the scale already. Throws InvalidArgument naming a tensor that is
+/// missing, has a wrong shape, too large a rank, NaN or Inf, or that no layer takes.
 Adapter read_adapter(const Spec& spec, const Precision& precision, Backend& backend,
                      const AdapterCapacity& capacity, const WeightSource& source);
 

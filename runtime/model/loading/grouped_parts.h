@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/math.h"
 #include "model/loading/tensor_reader.h"
 #include "ops/args/weight_groups.h"
 
@@ -22,7 +23,7 @@ struct GroupedTensor {
   GroupedTensor(const TensorReader& reader, const std::string& name, int64_t rows, int64_t columns,
                 const WeightGroups& groups);
 
-  int64_t value_bytes() const { return groups.bits == 4 ? (columns + 1) / 2 : columns; }
+  int64_t value_bytes() const { return groups.bits == 4 ? ceil_div(columns, 2) : columns; }
   const uint8_t* row(int64_t i) const { return tensor.as<const uint8_t>() + i * tensor.shape[1]; }
   /// q of column k of a row that `row` gives.
   int value(const uint8_t* bytes, int64_t k) const {

@@ -7,6 +7,7 @@
 #include "core/float8.h"
 #include "core/float_convert.h"
 #include "core/format.h"
+#include "core/math.h"
 #include "packhorse/error.h"
 
 namespace packhorse {
@@ -18,10 +19,6 @@ constexpr int64_t kPiece = int64_t{1} << 15;
 
 // What stands for ".weight" in the name of a matrix that the source has as [in, out].
 constexpr const char* kTransposed = ".weight_transposed";
-
-int64_t round_up(int64_t size, int64_t multiple) {
-  return (size + multiple - 1) / multiple * multiple;
-}
 
 // Rounds values to what `dtype` can hold.
 void round_to(DType dtype, std::vector<float>& values) {
@@ -404,7 +401,7 @@ void LayerPacker::place_transposed(const TensorView& source, const Location& fro
 void LayerPacker::for_each_piece(int64_t rows, int64_t columns,
                                  const std::function<void(int64_t, int64_t)>& body) {
   const int64_t piece = std::max<int64_t>(1, kPiece / columns);
-  backend_.device->for_each((rows + piece - 1) / piece,
+  backend_.device->for_each(ceil_div(rows, piece),
                             [&](int64_t i) { body(i * piece, std::min(piece, rows - i * piece)); });
 }
 

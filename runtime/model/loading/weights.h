@@ -26,7 +26,7 @@ struct ModelWeights {
 /// Lays the weights out without reading any: the result has sizes and dtypes, but no data.
 ModelWeights plan_weights(const Spec& spec, const Precision& precision, Backend& backend);
 
-/// Reads, checks and packs the weights (docs/weights.md lists names and shapes). Throws
+/// Reads, checks and packs the weights (docs/developer/tensors.md lists names and shapes). Throws
 /// InvalidArgument naming the tensor that is missing, has another shape, or holds NaN or Inf.
 std::shared_ptr<const ModelWeights> load_weights(const Spec& spec, const Precision& precision,
                                                  Backend& backend, const PlannedAllocation& plan,

@@ -8,7 +8,8 @@
 #include <variant>
 #include <vector>
 
-#include "ops/args.h"
+#include "ops/args/attention.h"
+#include "ops/args/dense.h"
 
 namespace packhorse {
 

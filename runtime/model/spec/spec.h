@@ -11,7 +11,8 @@
 #include <vector>
 
 #include "model/spec/blocks.h"
-#include "ops/args.h"
+#include "ops/args/attention.h"
+#include "ops/args/rowwise.h"
 
 namespace packhorse {
 

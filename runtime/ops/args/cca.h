@@ -1,16 +1,14 @@
-// Arguments of the operator of compressed convolutional attention (Figliolia et al., arXiv
-// 2510.04476). They are apart from args.h because kernels that compute include args.h and do not
-// depend on these.
+// Arguments of compressed convolutional attention (CCA; Figliolia et al., arXiv 2510.04476).
 #pragma once
 
 #include <cstdint>
 
-#include "ops/args.h"
+#include "ops/args/kv_cache.h"
 
 namespace packhorse {
 
-/// What sequences that go on need of their tokens before: the end of the latent stream, in the
-/// pages in which keys and values lie (args/kv_cache.h).
+/// The end of the latent stream, which sequences that go on need of their tokens before, in the
+/// pages in which keys and values lie (kv_cache.h).
 ///
 /// A page has `slots` rows. The row of position p of a sequence is row p % kPageTokens % slots of
 /// its page, and holds the latents of queries and keys, and those of values that the token after it

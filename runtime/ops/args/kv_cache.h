@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "packhorse/types.h"
+#include "ops/args/common.h"
 
 namespace packhorse {
 
@@ -15,19 +15,13 @@ namespace packhorse {
 /// tile is one contiguous block of memory for each head.
 inline constexpr int64_t kPageTokens = 64;
 
-/// The number of keys in a chunk. Attention over pages restarts its sums at every multiple of this
-/// position and merges chunks in order, so that kernels which split a long sequence give the same
-/// bits as those which do not. It is a constant so that a batch cannot change the arithmetic.
-inline constexpr int64_t kChunkTokens = 512;
-static_assert(kChunkTokens % kPageTokens == 0);
-
 /// The cache of one layer, and where each sequence of the batch lies in it. A null `table` means
 /// that there is no cache.
 struct PagedKvCache {
   TensorView keys;    // [num_pages * num_kv_heads * kPageTokens, head_dim]: page, head, token
   TensorView values;  // the same shape
-  /// Of keys and values that are kFloat8, what each token's head is to be multiplied by, as float32
-  /// [num_pages * num_kv_heads, kPageTokens]; else empty. A scale is made when its token is
+  /// Factors of each token's head in keys and values that are kFloat8, as float32 [num_pages *
+  /// num_kv_heads, kPageTokens]; else empty. A scale is made when its token is
   /// appended, from the largest magnitude among the head's elements, and never changes.
   TensorView key_scales = {};
   TensorView value_scales = {};
@@ -39,6 +33,20 @@ struct PagedKvCache {
   /// result. It is 0 where the batch has its counts in device memory.
   int64_t num_single = 0;
   explicit operator bool() const { return keys.rank > 0; }
+};
+
+/// Writes the keys and values of the batch's tokens to their pages: those of token i of sequence b
+/// to position kv_lens[b] - q_len + i. They are rounded to the dtype of the pages; in pages of
+/// kFloat8 each head of a token gets its scales (float8.h's quantize_float8; a head with a number
+/// that is not finite has a NaN for its scale). Attention reads the tokens of this step from the
+/// pages, too, so their results do not depend on the step in which a token came.
+struct AppendKvCacheArgs {
+  TensorView k;  // [T, num_kv_heads * head_dim]; rows may be strided (a slice of fused QKV)
+  TensorView v;  // [T, num_kv_heads * head_dim]; rows may be strided
+  PagedKvCache pages;
+  BatchView batch;
+  int32_t num_kv_heads = 0;
+  int32_t head_dim = 0;  // as stored
 };
 
 }  // namespace packhorse

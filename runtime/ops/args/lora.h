@@ -1,5 +1,4 @@
-// Arguments of the operators of sessions with LoRA adapters. They are apart from args.h because
-// kernels that compute include args.h and do not depend on these.
+// Arguments of the operators of LoRA adapters.
 //
 // An adapter adds scale * B A x to what a dense layer makes of x (Hu et al., arXiv 2106.09685): A
 // [rank, in_features], B [out_features, rank]. Several adapters lie in device memory at once, each
@@ -9,14 +8,15 @@
 
 #include <cstdint>
 
-#include "ops/args.h"
+#include "ops/args/common.h"
 
 namespace packhorse {
 
 /// The number of columns that one entry of LoraLayer::parts is for.
 inline constexpr int64_t kPartColumns = 8;
 
-/// What the adapters in all slots add to one dense layer, of S slots, P parts and rank R at most.
+/// Weights of the adapters in all slots for one dense layer, of S slots, P parts and rank R at
+/// most.
 ///
 /// A layer that holds several layers of the source (queries, keys and values; gate and up) has so
 /// many parts. Each part has its own A, and each column takes the one of its part.
@@ -45,32 +45,6 @@ struct LoraArgs {
   TensorView out;                  // [rows, out_features]
   const int32_t* row_count = nullptr;
   float* workspace = nullptr;  // [rows, LoraLayer::workspace_columns()]
-};
-
-/// The first half of a feed-forward block: out = activation(up(x)), or with `gated` out =
-/// activation(gate(x)) * up(x). Each row has the bits that FeedForwardArgs gives the same values
-/// between its two layers.
-struct FeedForwardUpArgs {
-  TensorView x;  // [rows, E]
-  LinearWeight up;
-  Activation activation = Activation::kGelu;
-  bool gated = false;
-  TensorView out;   // [rows, intermediate]
-  TensorView sums;  // [rows, up.out_features], scratch where `gated`
-  const int32_t* row_count = nullptr;
-  void* workspace = nullptr;  // Ops::linear_workspace bytes for x and up
-};
-
-/// out = activation(x), or with `gated` activation(gate) * up of the blocks of kGateBlock columns
-/// that alternate in x; only of rows to which LoraArgs with these slots and ranks adds something.
-struct ActivateArgs {
-  TensorView x;  // [rows, columns of out], with `gated` twice as many
-  Activation activation = Activation::kGelu;
-  bool gated = false;
-  const int32_t* slots = nullptr;  // [rows]
-  const int32_t* ranks = nullptr;
-  TensorView out;
-  const int32_t* row_count = nullptr;
 };
 
 }  // namespace packhorse

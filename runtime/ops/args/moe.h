@@ -1,11 +1,10 @@
-// Arguments of the operators of mixtures of experts, and of residuals that are scaled. They are
-// apart from args.h because kernels that compute include args.h and do not depend on these.
+// Arguments of mixtures of experts (MoE), and of the residuals of ZAYA's layers.
 #pragma once
 
 #include <cstdint>
 #include <span>
 
-#include "ops/args.h"
+#include "ops/args/common.h"
 
 namespace packhorse {
 

@@ -1,13 +1,14 @@
-// Arguments of the ops that choose tokens.
+// Arguments of generation: the choice of tokens, and the step that takes them.
 #pragma once
 
 #include <cstdint>
 
-#include "packhorse/types.h"
+#include "ops/args/common.h"
 
 namespace packhorse {
 
-/// How one row of logits becomes a token. Lies in the device's memory, one for each row.
+/// Settings by which one row of logits becomes a token. They lie in the device's memory, one for
+/// each row.
 ///
 /// In this order, as in transformers: the biases of a request are added; what a token counts by its
 /// past is taken off (repetition_penalty divides a positive logit and multiplies a negative one of
@@ -66,7 +67,7 @@ struct SampleArgs {
 inline constexpr int32_t kMostTopTokens = 128;
 inline constexpr int64_t kMostVocabSize = int64_t{1} << 19;
 
-/// What penalties count: in row `slots[i]` of `counts`, token ids[i] once more where it was
+/// Counts for penalties: in row `slots[i]` of `counts`, token ids[i] once more where it was
 /// generated; where it is of a prompt, that it was seen.
 struct CountTokensArgs {
   static constexpr int32_t kSeen = INT32_MIN;  // the sign bit; the others count
@@ -77,6 +78,27 @@ struct CountTokensArgs {
   const int32_t* clear = nullptr;  // [num_clear] rows that are forgotten before
   int64_t num_clear = 0;
   TensorView counts;  // [slots, vocab_size] int32
+};
+
+/// Completes what the host has uploaded of a step by what is known on the device alone. For each
+/// sequence b of the batch:
+///   - its pages, pages[page_begins[b]] to pages[page_begins[b + 1] - 1], become the beginning of
+///     row b of `table`;
+///   - where sources[b] is not negative, its last id becomes tokens[sources[b]], which the step
+///     before has chosen, or 0 where that has chosen none;
+///   - where count_slots[b] is not negative, its last id is counted once more in this row of
+///     `counts`, as CountTokensArgs counts generated tokens. No two sequences have the same row.
+struct BeginStepArgs {
+  BatchView batch;                       // every sequence has a token
+  int32_t* ids = nullptr;                // [num_tokens]
+  const int32_t* sources = nullptr;      // [num_sequences]
+  const int32_t* tokens = nullptr;       // rows that `sources` may name
+  const int32_t* count_slots = nullptr;  // [num_sequences]
+  TensorView counts;                     // [slots, vocab_size] int32
+  const int32_t* page_begins = nullptr;  // [num_sequences + 1]
+  const int32_t* pages = nullptr;        // [page_begins[num_sequences]]
+  int32_t* table = nullptr;              // [num_sequences, table_stride]
+  int64_t table_stride = 0;
 };
 
 }  // namespace packhorse

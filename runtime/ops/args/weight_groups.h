@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "core/math.h"
+
 namespace packhorse {
 
 /// Each value of a weight stands for scale * (q - 2^(bits - 1)), or with `minima` for
@@ -22,7 +24,7 @@ struct WeightGroups {
   bool operator==(const WeightGroups&) const = default;
 
   /// The number of groups in a row.
-  int64_t count(int64_t in_features) const { return (in_features + size - 1) / size; }
+  int64_t count(int64_t in_features) const { return ceil_div(in_features, size); }
   /// q of the value 0, where there are no minima.
   int32_t zero() const { return 1 << (bits - 1); }
 };

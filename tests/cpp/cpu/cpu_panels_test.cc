@@ -1,5 +1,6 @@
 // Tests the products in bfloat16 and int8 of aarch64 (MultiplyPanels), in every instruction set
 // that this processor has.
+#include "core/math.h"
 #include "cpu/kernels.h"
 #include "cpu/processor.h"
 #include "cpu_test.h"
@@ -30,8 +31,8 @@ struct Panels {
     std::mt19937 generator(static_cast<unsigned>(in));
     const int64_t group = kernels.panel_group_bytes / int64_t{sizeof(T)};
     const int64_t piece = kPieceBytes / int64_t{sizeof(T)};
-    const int64_t panel = (in + piece - 1) / piece * piece * kPanelColumns;
-    packed.resize(static_cast<size_t>((columns + kPanelColumns - 1) / kPanelColumns * panel));
+    const int64_t panel = round_up(in, piece) * kPanelColumns;
+    packed.resize(static_cast<size_t>(ceil_div(columns, kPanelColumns) * panel));
     for (int64_t n = 0; n < columns; ++n) {
       sums.push_back(0);
       for (int64_t k = 0; k < in; ++k) {

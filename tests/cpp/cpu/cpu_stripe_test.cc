@@ -2,6 +2,7 @@
 // layers use them.
 #include <bit>
 
+#include "core/math.h"
 #include "cpu/gemm.h"
 #include "cpu/kernels.h"
 #include "cpu/processor.h"
@@ -21,7 +22,7 @@ template <class T, class U>
 struct Stripe {
   Stripe(int64_t in, T (*element)(std::mt19937&), U (*x_element)(std::mt19937&)) : in(in) {
     std::mt19937 generator(static_cast<unsigned>(in));
-    const auto padded = static_cast<size_t>((in + kPadding - 1) / kPadding * kPadding);
+    const auto padded = static_cast<size_t>(round_up(in, kPadding));
     packed.resize(padded * kStripeColumns);
     weight.resize(static_cast<size_t>(in * kStripeColumns));
     x.resize(static_cast<size_t>(in * kSkinnyRows));

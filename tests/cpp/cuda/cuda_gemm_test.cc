@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "core/math.h"
 #include "cuda/gemm/epilogue.cuh"
 #include "cuda/gemm/gemm_config.h"
 #include "cuda/gemm/skinny/tile.h"
@@ -113,7 +114,7 @@ TEST(gemm_splitk_cluster_tiles_fit_and_run_at_once) {
         CHECK(behind >= int64_t{512} * tile.row_box / 16 * tile.slots * parts);
         CHECK(behind >= int64_t{128} * (tile.columns - tile.features));
         CHECK(behind >= int64_t{128} * (kMostClusterRows - tile.row_box));
-        CHECK(tile.slots <= (tile.columns / 8 + 1) / 2);  // those that a kernel has
+        CHECK(tile.slots <= ceil_div(tile.columns / 8, 2));  // those that a kernel has
       }
     }
   }

@@ -7,6 +7,8 @@
 #include <string>
 #include <utility>
 
+#include "core/math.h"
+
 namespace packhorse::test {
 namespace {
 
@@ -53,7 +55,7 @@ std::vector<float> FakeModel::processed(std::vector<float> scores, const StepSam
     sampler.rules->apply(sampler.history, sampler.num_new_tokens, effects);
   }
   for (const auto& [t, bias] : effects.biases) scores[size_t(t)] += bias;
-  std::vector<uint32_t> allowed((scores.size() + 31) / 32);
+  std::vector<uint32_t> allowed(ceil_div(scores.size(), 32));
   const bool flat = write_allowed(effects, sampler.mask, allowed);
   if (flat) std::ranges::fill(scores, 0.0f);
   for (const int32_t t : effects.boosted) {
@@ -226,8 +228,7 @@ void FakeRunner::check(const Step& step) {
     tokens += static_cast<int64_t>(sequence.ids.size());
     expect(!sequence.ids.empty(), "each sequence has tokens");
     expect(sequence.kv_len() <= limits_.max_context, "max_context");
-    expect(static_cast<int64_t>(sequence.pages.size()) ==
-               (sequence.kv_len() + kPageTokens - 1) / kPageTokens,
+    expect(static_cast<int64_t>(sequence.pages.size()) == ceil_div(sequence.kv_len(), kPageTokens),
            "the table covers the tokens");
     for (const int32_t page : sequence.pages) {
       expect(page >= 0 && page < limits_.num_pages, "pages exist");

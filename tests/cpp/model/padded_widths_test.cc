@@ -69,8 +69,6 @@ class PaddedOps final : public Ops {
   void do_pool(const PoolArgs& args) override { ops_->pool(args); }
   void do_sparse_pool(const SparsePoolArgs& args) override { ops_->sparse_pool(args); }
   void do_cast(const CastArgs& args) override { ops_->cast(args); }
-  void do_gather_rows(const GatherRowsArgs& args) override { ops_->gather_rows(args); }
-  void do_clear_empty(const ClearEmptyArgs& args) override { ops_->clear_empty(args); }
   void do_append_kv_cache(const AppendKvCacheArgs& args) override { ops_->append_kv_cache(args); }
   void do_paged_attention(const AttentionArgs& args) override { ops_->attention(args); }
   void do_sample(const SampleArgs& args) override { ops_->sample(args); }

@@ -42,6 +42,10 @@ def test_score(cli: Cli, text: Path, tmp_path: Path) -> None:
     assert failed(cli("score", classifier, "who", text), "gives texts 3 labels")
     refused = cli("score", reranker, "who", text, "--instruction", "find it")
     assert failed(refused, "instruction: this model takes none")
+    squashed = packhorse.TextModel.load(reranker).score("who", lines, activation="sigmoid")
+    shown = cli("score", reranker, "who", text, "--activation", "sigmoid")
+    found = [json.loads(line)["score"] for line in shown.out.splitlines()]
+    assert found == squashed.tolist() != scores.tolist()
 
 
 def test_the_best_of_scored_lines(cli: Cli, text: Path, tmp_path: Path) -> None:
@@ -96,6 +100,9 @@ def test_classify(cli: Cli, lines: Path, tmp_path: Path) -> None:
     assert failed(cli("classify", BERT, lines), "no tokenizer.json")
     rows = rows_of(cli("classify", folder, lines, "--text"))
     assert [row["text"] for row in rows] == LINES
+    sums = model.classify(LINES, activation="none")
+    rows = rows_of(cli("classify", folder, lines, "--activation", "none"))
+    assert rows == [{"index": i, **label} for i, label in enumerate(sums)]
     for option in (("--strategy", "simple"), ("--stride", 5)):
         refused = cli("classify", folder, lines, *option)
         assert failed(refused, option[0], "labels texts, not tokens")
@@ -127,8 +134,9 @@ def test_entities(cli: Cli, lines: Path, tmp_path: Path) -> None:
     asked = ("classify", folder, lines, "--strategy", "max", "--stride", 5)
     entities = model.classify_tokens(lines.read_text(), aggregation_strategy="max", stride=5)
     assert rows_of(cli(*asked)) == [{"index": 0, "entities": entities}]
-    refused = cli("classify", folder, lines, "--top-k", "1")
-    assert failed(refused, "--top-k", "this model labels tokens")
+    for option in (("--top-k", "1"), ("--activation", "none")):
+        refused = cli("classify", folder, lines, *option)
+        assert failed(refused, option[0], "this model labels tokens")
 
 
 def test_answer(cli: Cli, lines: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from checkpoints import GOLDEN
 from command_line import Cli, failed
-from fake_engine import fake_session
+from fake_engine import byte_level, fake_session, text_model_of_chance
 from packhorse import TextModel
 from packhorse.text import TextTokenizer
 from packhorse_weights.generation_files import GenerationFiles
@@ -72,6 +72,17 @@ def test_generate_answers_a_message(cli: Cli, said: Said) -> None:
     assert outcome.out.strip() == "on the"
     assert "length" in outcome.err
     assert said[0][0].startswith("user")
+
+
+def test_generate_by_a_grammar(cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pytest.importorskip("llguidance")
+    model = text_model_of_chance(byte_level())
+    monkeypatch.setattr(TextModel, "load", lambda *_, **options: model)
+    grammar = tmp_path / "answer.gbnf"
+    grammar.write_text('root ::= "the mat" | "a dog"')
+    outcome = cli("generate", "model", "who", "--grammar", grammar)
+    assert outcome.out in ("whothe mat\n", "whoa dog\n")
+    assert failed(cli("generate", "model", "who", "--grammar", tmp_path / "no"), "No such file")
 
 
 @pytest.mark.parametrize("chat", [(), ("--chat",)])

@@ -105,7 +105,9 @@ def test_it_is_frozen_and_can_be_pickled() -> None:
 
 
 def test_a_session_of_embeddings_refuses(session: packhorse.Session) -> None:
-    for call in (lambda: session.generate([[1]]), lambda: session.submit([1])):
-        with pytest.raises(ValueError, match="does not generate: load a causal language model"):
-            call()
+    for name in ("generate", "submit", "stats"):
+        with pytest.raises(AttributeError, match="does not generate: load a causal language model"):
+            getattr(session, name)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'$"):
+        session.nothing  # type: ignore[attr-defined]  # noqa: B018
     assert not session.generates

@@ -17,7 +17,7 @@ import packhorse
 import packhorse_weights
 import pytest
 from packhorse import GenerationSession, Sampling
-from packhorse.options import GenerationOptions
+from packhorse.load_options import LoadOptions
 from packhorse.planning import plan_generation
 
 pytestmark = pytest.mark.arm
@@ -235,7 +235,8 @@ def test_the_default_cache_of_the_cpu() -> None:
     spec = packhorse_weights.resolve_model(GOLDEN / "llama").spec | {"max_seqlen": 10_000}
 
     def plan(spec: dict[str, Any], **options: Any) -> packhorse.GenerationMemoryPlan:
-        return plan_generation(spec, GenerationOptions("cpu", "float32", threads=1, **options))
+        given = LoadOptions(threads=1, **options).of_session("float32", generates=True)
+        return plan_generation(spec, given)
 
     assert plan(spec, max_tokens=64, max_sequences=64).kv_tokens == 64 * 2048
     assert plan(spec, max_tokens=64, max_sequences=8).kv_tokens == 8 * 2048
@@ -272,12 +273,19 @@ def test_what_decides_whether_a_model_generates() -> None:
 
 
 def test_a_session_that_generates_gives_nothing_else(shared: GenerationSession) -> None:
-    for call in (
-        lambda: shared.run([[1]]),
-        lambda: shared.run_many([[1]]),
-        lambda: shared.score([1], [[2]]),
-    ):
-        with pytest.raises(ValueError, match="load the model with kv_tokens=0"):
-            call()
-    assert shared.outputs == {}
+    for name in ("run", "run_many", "score", "explain", "outputs", "embedding_size"):
+        with pytest.raises(AttributeError, match=f"'{name}': .* load the model with kv_tokens=0"):
+            getattr(shared, name)
     assert shared.hidden_size == 32
+
+
+def test_a_class_of_sessions_loads_no_other_kind() -> None:
+    folder = GOLDEN / "llama"
+    with packhorse.GenerationSession.load(folder, threads=1) as session:
+        assert type(session) is GenerationSession
+    with packhorse.EncoderSession.load(folder, kv_tokens=0) as encoder:
+        assert type(encoder) is packhorse.EncoderSession
+    with pytest.raises(ValueError, match=r"EncoderSession\.load: .* kv_tokens=0"):
+        packhorse.EncoderSession.load(folder)
+    with pytest.raises(ValueError, match=r"GenerationSession\.load: .* does not generate"):
+        packhorse.GenerationSession.load(folder, kv_tokens=0)

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from checkpoints import GOLDEN
 from models import random_sequences, random_tensors, tiny_spec, write_model
-from packhorse import Session, TextModel
+from packhorse import EncoderSession, Session, TextModel
 from packhorse.result import FloatArray
 from tiny_tokenizer import with_tokenizer
 
@@ -107,9 +107,9 @@ def watch_runs(
     """What the sessions' own runs raise, from inside of the runtime. The first calls `begun`."""
     raised: list[type[BaseException]] = []
     calls = iter([begun])
-    run_into = Session._run_into
+    run_into = EncoderSession._run_into
 
-    def watched(session: Session, *arguments: Any) -> None:
+    def watched(session: EncoderSession, *arguments: Any) -> None:
         next(calls, lambda: None)()
         for array in arguments[1].values():
             array[:] = np.nan
@@ -120,7 +120,7 @@ def watch_runs(
                 raised.append(type(error))
             raise
 
-    monkeypatch.setattr(Session, "_run_into", watched)
+    monkeypatch.setattr(EncoderSession, "_run_into", watched)
     return raised
 
 

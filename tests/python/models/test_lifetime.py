@@ -18,7 +18,7 @@ import packhorse
 import pytest
 from checkpoints import GOLDEN
 from models import random_sequences
-from packhorse import Session, TextModel
+from packhorse import EncoderSession, Session, TextModel
 from packhorse.result import FloatArray
 from precisions import ModelMaker
 from tiny_tokenizer import with_tokenizer
@@ -207,8 +207,8 @@ def test_pickles_of_relative_paths_are_read_anywhere(
     np.testing.assert_array_equal(again.embed(TEXTS), model.embed(TEXTS))
 
 
-def test_a_session_made_otherwise_cannot_be_pickled(session: Session) -> None:
-    made = Session(session._native, session.config, session._options)
+def test_a_session_made_otherwise_cannot_be_pickled(session: EncoderSession) -> None:
+    made = EncoderSession(session._native, session.config, session._options)
     with pytest.raises(TypeError, match=r"cannot be pickled: it was not made by Session\.load"):
         pickle.dumps(made)
 

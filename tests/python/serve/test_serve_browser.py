@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from checkpoints import GOLDEN
 from packhorse import TextModel
+from packhorse.load_options import ServedCall
 from packhorse.serve import ModelSettings
 from serve_room import PACKAGES, Client, make_models, serving, settings_for, wait_until
 from tiny_tokenizer import with_tokenizer
@@ -65,8 +66,8 @@ def room(minilm: Path, smollm2: Path, tmp_path_factory: pytest.TempPathFactory) 
     root = tmp_path_factory.mktemp("models")
     folders = {"minilm": minilm, "lm": smollm2, **make_models(root)}
     folders["reader"] = with_tokenizer(GOLDEN / "bert-answers", root / "reader")
-    own = {"lm": {"kv_tokens": 4096}}
-    models = [ModelSettings(name, str(folders[name]), **own.get(name, {})) for name in TABS]
+    own: dict[str, ServedCall] = {"lm": {"kv_tokens": 4096}}
+    models = [ModelSettings(name, str(folders[name]), options=own.get(name, {})) for name in TABS]
     with serving(settings_for(*models)) as (client, _):
         yield Room(client, folders)
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from packhorse import Session, TextModel
+from packhorse import EncoderSession, TextModel
 from serve_room import PACKAGES, Client, serving, settings_for, wait_until
 from shared_runs import SECONDS, Runs
 
@@ -283,7 +283,7 @@ def test_the_device_fails(
         raise error("out of memory: 3 GB asked for, 1 GB free")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Session, "run", fails)
+        patched.setattr(EncoderSession, "run", fails)
         answer = client.post("/embed", {"inputs": [TEXT]})
         assert (answer.status, answer.json["error_type"]) == (424, "Backend")
         assert "3 GB asked for" in answer.json["error"]

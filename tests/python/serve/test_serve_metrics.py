@@ -15,7 +15,7 @@ from serve_room import PACKAGES, Client, serve_chance, serving, settings_for
 for package in PACKAGES:
     pytest.importorskip(package)
 
-DOCS = Path(__file__).parents[3] / "docs" / "serve.md"
+DOCS = Path(__file__).parents[3] / "docs" / "serve_operation.md"
 ASKED = {"prompt": "the cat sat", "max_tokens": 20}
 PAUSE_S = 0.002  # between tokens
 TOKEN, FIRST = "packhorse_time_per_output_token_seconds", "packhorse_time_to_first_token_seconds"

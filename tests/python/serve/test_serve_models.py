@@ -18,7 +18,7 @@ import pipeline_cases as cases
 import pytest
 from adapted_model import adapted_texts
 from checkpoints import GOLDEN
-from packhorse import Session, TextModel
+from packhorse import EncoderSession, TextModel
 from packhorse.serve import ModelSettings
 from serve_room import PACKAGES, Client, serving, settings_for, wait_until
 from shared_runs import SECONDS
@@ -78,6 +78,29 @@ def test_what_suits_no_model_is_refused(minilm: Path, name: str) -> None:
     own = ModelSettings.read({"name": "minilm", "path": str(minilm), name: 64})
     with pytest.raises(ValueError, match=name), serving(settings_for(own)):
         pass
+
+
+def test_a_limit_of_memory(minilm: Path) -> None:
+    """For all models, or for one by its table: a model that takes more is not loaded."""
+    with (
+        pytest.raises(MemoryError, match="memory_limit is 1000000"),
+        serving(settings_for(f"minilm={minilm}", memory_limit="1MB")),
+    ):
+        pass
+    own = ModelSettings.read({"name": "minilm", "path": str(minilm), "memory_limit": 2**30})
+    with serving(settings_for(own, memory_limit="1MB", admin=True)) as (client, _):
+        assert client.get("/models/minilm").json["memory_bytes"] < 2**30
+        body = {"name": "other", "path": str(minilm)}
+        refused = client.post("/models", body)
+        assert (refused.status, "memory_limit is 1000000" in refused.body.decode()) == (424, True)
+        wrong = client.post("/models", {**body, "memory_limit": "much"})
+        assert (wrong.status, "memory_limit is 'much'" in wrong.body.decode()) == (422, True)
+        assert client.post("/models", {**body, "memory_limit": "1GB"}).status == 201
+
+
+def test_no_cache_for_any_model(smollm2: Path) -> None:
+    with serving(settings_for(f"lm={smollm2}", kv_tokens=0)) as (client, _):
+        assert client.get("/models/lm").json["methods"] == ["embed", "embed_all"]
 
 
 # --- masks
@@ -231,9 +254,9 @@ class Replicas:
         self.hold = False
         self.held: int | None = None
         self.free = threading.Event()
-        run = Session.run
+        run = EncoderSession.run
 
-        def watched(session: Session, batch: Any, **options: Any) -> Any:
+        def watched(session: EncoderSession, batch: Any, **options: Any) -> Any:
             if id(session) in self.broken:
                 raise RuntimeError("this device is broken")
             if self.hold:
@@ -242,7 +265,7 @@ class Replicas:
             self.ran[id(session)] += 1
             return run(session, batch, **options)
 
-        monkeypatch.setattr(Session, "run", watched)
+        monkeypatch.setattr(EncoderSession, "run", watched)
 
 
 @pytest.fixture

@@ -21,8 +21,8 @@ ASKED = ("POST", "/models/embed", {"inputs": "a cat"})
 
 
 def mounted(kind: str, served: Any, *, lifespan: bool) -> Any:
-    """An application of FastAPI or Starlette with the server's below /models, as docs/serve.md
-    writes it."""
+    """An application of FastAPI or Starlette with the server's below /models, as in
+    docs/serve_operation.md."""
 
     @asynccontextmanager
     async def run(_app: Any) -> AsyncIterator[None]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from packhorse import Session, TextModel
+from packhorse import EncoderSession, TextModel
 from packhorse.serve import Settings
 from serve_room import PACKAGES, Answer, Client, serving, settings_for, wait_until
 from shared_runs import SECONDS, Runs, in_thread
@@ -122,23 +122,23 @@ def test_an_error_of_one_batch_fails_only_what_must(
     """A batch that fails is run again, a request at a time."""
     first = runs.hold(lambda: embed(client, TEXTS[0]))
     others = gather(client, queue, [(TEXTS[1],), (TEXTS[2],)])
-    watched = Session.run
+    watched = EncoderSession.run
 
-    def fails(session: Session, batch: Any, **options: Any) -> Any:
+    def fails(session: EncoderSession, batch: Any, **options: Any) -> Any:
         if bad.tobytes() in batch.ids.tobytes():
             raise MemoryError("no memory for this")
         return watched(session, batch, **options)
 
     with TextModel.load(client_model(client), threads=1) as model:
         bad = model.tokenizer.encode([TEXTS[2]], None).ids[0]
-    monkeypatch.setattr(Session, "run", fails)
+    monkeypatch.setattr(EncoderSession, "run", fails)
     runs.release()
     check(first.result(SECONDS), expected, TEXTS[0])
     check(others[0].result(SECONDS), expected, TEXTS[1])
     failed = others[1].result(SECONDS)
     assert (failed.status, failed.json["error_type"]) == (424, "Backend")
     assert "no memory for this" in failed.json["error"]
-    monkeypatch.setattr(Session, "run", watched)
+    monkeypatch.setattr(EncoderSession, "run", watched)
     check(embed(client, TEXTS[2]), expected, TEXTS[2])
 
 

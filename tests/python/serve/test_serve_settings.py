@@ -20,6 +20,7 @@ import pytest
 from command_line import Cli, failed
 from packhorse.serve import ModelSettings, Settings
 from packhorse.serve.openapi import document
+from packhorse.serve.settings import settings_of
 from serve_room import PACKAGES, SECONDS, serving, settings_for
 
 for package in (*PACKAGES, "typer"):
@@ -62,8 +63,8 @@ def test_flag_before_environment_before_file_before_default(file: Path) -> None:
 def test_models(file: Path, tmp_path: Path) -> None:
     found = Settings.load((), file, {})
     small, large = found.models
-    assert (small.name, small.path, small.dtype) == ("small", "some/folder", "int8")
-    assert (large.name, large.path, large.dtype) == ("org/large", "org/large", None)
+    assert (small.name, small.path, small.options) == ("small", "some/folder", {"dtype": "int8"})
+    assert (large.name, large.path, large.options) == ("org/large", "org/large", {})
     assert found.of_model(large).device == ("cuda:0", "cuda:1")
     folder = tmp_path / "mine"
     folder.mkdir()
@@ -107,7 +108,7 @@ def test_refusals_name_the_file(file: Path) -> None:
 def test_help_has_every_setting(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "300")
     shown = cli("serve", "--help").out
-    for name in Settings.__dataclass_fields__:
+    for name in settings_of(Settings):
         if name != "models":
             assert f"--{name.replace('_', '-')}" in shown
             assert f"PACKHORSE_{name.upper()}" in shown

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from packhorse import TextModel
 from packhorse.generation import Sampling
 from packhorse.generation.session import GenerationSession
-from packhorse.options import GenerationOptions
+from packhorse.load_options import LoadOptions
 from packhorse.text import TextTokenizer
 from packhorse_weights.generation_files import GenerationFiles
 
@@ -264,7 +264,7 @@ class FakeNative:
 def fake_session(script: Script, vocab_size: int, **options: Any) -> GenerationSession:
     """A session whose engine is `FakeNative`."""
     native: Any = FakeNative(script, vocab_size, **options)
-    given = GenerationOptions(eos_ids=native.eos_ids, max_queue=8)
+    given = LoadOptions(max_queue=8).of_session("float32", generates=True)
     config = {
         "family": "fake",
         "hidden_size": 8,
@@ -272,7 +272,7 @@ def fake_session(script: Script, vocab_size: int, **options: Any) -> GenerationS
         "max_seqlen": native.max_context,
         "positions": {},
     }
-    return GenerationSession(native, config, given)
+    return GenerationSession(native, config, given, native.eos_ids)
 
 
 def byte_level() -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from checkpoints import GOLDEN
-from packhorse import Session, TextModel
+from packhorse import EncoderSession, TextModel
 from tiny_tokenizer import NO_TYPES, SPECIAL, make_tokenizer, with_tokenizer
 
 SECONDS = 60  # until a test that hangs fails
@@ -28,9 +28,9 @@ class Runs:
         self.before: Callable[[int], object] = lambda number: None
         self._held = False
         self._entered, self._free = threading.Event(), threading.Event()
-        run = Session.run
+        run = EncoderSession.run
 
-        def watched(session: Session, batch: Any, **options: Any) -> Any:
+        def watched(session: EncoderSession, batch: Any, **options: Any) -> Any:
             self.done.append((batch.num_sequences, options["outputs"]))
             self.tokens.append(batch.num_tokens)
             self.before(len(self.done))
@@ -41,7 +41,7 @@ class Runs:
                 assert self._free.wait(SECONDS)
             return result
 
-        monkeypatch.setattr(Session, "run", watched)
+        monkeypatch.setattr(EncoderSession, "run", watched)
 
     @property
     def sequences(self) -> list[int]:

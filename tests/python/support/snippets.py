@@ -23,7 +23,8 @@ ROOT = Path(__file__).parents[3]
 LANGUAGES = ("python", "sh")
 # Names that the pages give to objects of these classes.
 CLASSES = {
-    "session": packhorse.Session,
+    "session": packhorse.EncoderSession,
+    "generator": packhorse.GenerationSession,
     "model": packhorse.TextModel,
     "lm": packhorse.TextModel,
     "plan": packhorse.MemoryPlan,
@@ -48,7 +49,7 @@ class Snippet:
 
 
 def pages() -> list[Path]:
-    """What users read; experiments are records of their day."""
+    """What users read. Pages for developers are not run."""
     return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 

@@ -197,21 +197,21 @@ def test_interrupted_at_any_step(model: TextModel, runs: Runs) -> None:
 # Another thread runs the model of argv when the process is forked.
 FORK = """
 import os, sys, threading
-from packhorse import Session, TextModel
+from packhorse import EncoderSession, TextModel
 
 model = TextModel.load(sys.argv[1], threads=1)
 running, forked = threading.Event(), threading.Event()
-run = Session.run
+run = EncoderSession.run
 def held(*arguments, **options):
     running.set()
     forked.wait(60)
     return run(*arguments, **options)
-Session.run = held
+EncoderSession.run = held
 thread = threading.Thread(target=model.embed, args=("a",))
 thread.start()
 running.wait(60)
 if os.fork() == 0:
-    Session.run = run
+    EncoderSession.run = run
     try:
         model.embed("a")
     except RuntimeError as error:

@@ -30,7 +30,7 @@ def test_this_repository() -> None:
         ("runtime/cpu/linear.cc", '#include "cuda/check.h"', "must not include runtime/cuda/"),
         ("runtime/core/arena.h", '  #include "ops/ops.h"', "runtime/core must not include"),
         ("runtime/model/spec/spec.h", '#include "../cpu/gemm.h"', "runtime/cpu/gemm.h"),
-        ("runtime/ops/ops_rows.cc", '#include "cpu/cpu_backend.h"', "runtime/cpu/cpu_backend.h"),
+        ("runtime/ops/ops_rowwise.cc", '#include "cpu/cpu_backend.h"', "runtime/cpu/cpu_backend.h"),
         ("runtime/include/packhorse/types.h", '#include "core/arena.h"', "runtime/core/arena.h"),
         (
             "pyruntime/packhorse/_native/operators.h",

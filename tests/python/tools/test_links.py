@@ -12,6 +12,8 @@ PAGES = [
     *ROOT.glob("*.md"),
     *(ROOT / "docs").rglob("*.md"),
     ROOT / "benchmarks" / "README.md",
+    ROOT / "examples" / "README.md",
+    ROOT / "tests" / "emulated" / "README.md",
 ]
 
 

@@ -36,7 +36,7 @@ def test_what_goes_and_what_comes_is_said(monkeypatch: pytest.MonkeyPatch) -> No
     "name",
     [
         "packhorse.TextModel.embed(",
-        "packhorse.Session.run(batch, outputs=, out=, *, stream=",
+        "packhorse.EncoderSession.run(batch, outputs=, out=, *, stream=",
         "packhorse.Sampling.temperature",
         "packhorse.ops.attention(q, k, v, cu_seqlens_q,",
         "packhorse_weights.convert(src, dst, dtype=",

@@ -37,7 +37,7 @@ from typing import Any; import numpy as np; import numpy; import packhorse
 TYPES = {
     **dict.fromkeys(("texts", "documents", "typical_texts"), "list[str]"),
     **dict.fromkeys(("model", "lm"), "packhorse.TextModel"),
-    "session": "packhorse.Session",
+    "session": "packhorse.EncoderSession",
     "session_that_generates": "packhorse.GenerationSession",
     **dict.fromkeys(("batch", "ids"), "Any"),
 }

@@ -140,12 +140,10 @@ class Engine:
     """A replica that generates."""
 
     def __init__(self, text: TextModel) -> None:
-        session = text.session
-        assert isinstance(session, GenerationSession)
         assert text._generation is not None
-        self.session = session
+        self.session = text.generation_session
         self.generation = text._generation
-        self.news = News(session)
+        self.news = News(self.session)
         self.active = 0  # requests that have begun and not ended
 
     def options(self, n: int, options: dict[str, Any]) -> RequestOptions:

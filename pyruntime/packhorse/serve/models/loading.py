@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from packhorse_weights import find_model, inspect_checkpoint
-from packhorse_weights.generation_files import generates
 
 from packhorse.heads import methods_for
+from packhorse.load_options import READING, LoadOptions
+from packhorse.option_fields import said
 from packhorse.serve.models.model import ServedModel
 from packhorse.serve.models.tokenizing import TokenizerPool
 from packhorse.serve.observability.metrics import Metrics
-from packhorse.serve.settings import ModelSettings, Settings
+from packhorse.serve.settings import LOADING, ModelSettings, Settings
 from packhorse.text import TextModel
 
-# Settings that suit models which generate, and no others.
-_GENERATING = (
-    "kv_tokens",
-    "kv_cache_dtype",
-    "max_adapters",
-    "max_adapter_rank",
-    "draft",
-    "draft_tokens",
-)
 _PREDICTIONS = 64  # masks of a batch, where nobody says how many
+_LOADING = {one.name: said(one) for one in LOADING.values()}
+_METHODS = {"generate": "generates", "fill_mask": "fills masks"}
 
 
 def load_model(
@@ -36,37 +29,23 @@ def load_model(
     say goes to those that it suits. Raises as `TextModel.load`."""
     given = server.of_model(settings)
     methods = abilities(given)
-    if "generate" not in methods:
-        unsuited: dict[str, Any] = {
-            name: None for name in _GENERATING if getattr(settings, name) is None
-        }
-        given = replace(given, **unsuited)
-    if settings.max_predictions is None and "fill_mask" not in methods:
-        given = replace(given, max_predictions=0)
-    options: dict[str, Any] = {
-        "dtype": given.dtype,
-        "max_length": given.max_length,
-        "max_tokens": given.max_batch_tokens,
-        "kv_tokens": given.kv_tokens,
-        "kv_cache_dtype": given.kv_cache_dtype,
-        "max_predictions": _PREDICTIONS if given.max_predictions is None else given.max_predictions,
-        "max_adapters": max(given.max_adapters or 0, len(given.adapter)),
-        "max_adapter_rank": given.max_adapter_rank or 16,
-        "prefix_cache": server.prefix_cache != "off",
-        "draft": given.draft,
-        "draft_tokens": given.draft_tokens,
-        "generation_config": given.generation_config is not False,
-        "revision": given.revision,
-        "pooling": _poolings(given.pooling),
-        "normalize": given.normalize,
-        "reranker": _template(given.reranker),
-        "progress": False,  # the log says it
-    }
+    most = _PREDICTIONS if "fill_mask" in methods else 0
+    options: dict[str, Any] = {"max_predictions": most, **given.options}
+    for name in server.options:
+        method = _LOADING[name].suits
+        if method and method not in methods and name not in settings.options and options[name]:
+            del options[name]
+    options = {name: _LOADING[name].from_text(value) for name, value in options.items()}
+    options["max_adapters"] = max(options.get("max_adapters", 0), len(given.adapter))
+    options["prefix_cache"] = server.prefix_cache != "off"
+    own_threads = options.pop("threads", None)
     replicas: list[TextModel] = []
     try:
         for device in given.device or ("cpu",):
-            threads = given.threads if device == "cpu" else None
-            replicas.append(TextModel.load(given.path, device, threads=threads, **options))
+            threads = own_threads if device == "cpu" else None
+            # The log says that it is loading.
+            load = {"threads": threads, "progress": False, **options}
+            replicas.append(TextModel.load(given.path, device, **load))
         model = ServedModel(given, server, replicas, pool, metrics)
         for adapter in given.adapter:
             model.add_adapter(*_named(adapter))
@@ -81,11 +60,15 @@ def abilities(given: ModelSettings) -> list[str]:
     """What a model may be loaded for by its files, as `methods_for` says it; of a head of a masked
     language model, which other heads use, "fill_mask" too only where that is what it is for.
     Raises as `TextModel.load`."""
-    path = find_model(given.path, given.revision)
-    asked = (_template(given.reranker), _poolings(given.pooling), given.normalize)
-    spec = inspect_checkpoint(path, *asked).spec
+    load: Mapping[str, Any] = given.options
+    decides = (*READING, "kv_tokens")
+    read = {name: _LOADING[name].from_text(load[name]) for name in decides if name in load}
+    asked = LoadOptions(**read)
+    path = find_model(given.path, asked.revision)
+    asked = replace(asked, revision=None, kv_tokens=0 if asked.kv_tokens == 0 else None)
+    spec = inspect_checkpoint(path, **asked.reading()).spec
     methods = [name for name in methods_for(spec) if name != "generate"]
-    if given.kv_tokens != 0 and generates(path, spec, None, *asked):
+    if asked.generates(path, spec):
         methods.append("generate")
     if "embed_sparse" in methods and "fill_mask" in methods:
         methods.remove("fill_mask")
@@ -130,22 +113,9 @@ def _named(adapter: str) -> tuple[str, str]:
 
 def check_suited(server: Settings, models: Sequence[ServedModel]) -> None:
     """Raises ValueError for a setting of all models that suits none of them."""
-    suited = [(name, "generate", "generates") for name in _GENERATING]
-    for name, method, what in (*suited, ("max_predictions", "fill_mask", "fills masks")):
-        value = getattr(server, name)
-        if value and models and not any(method in model.methods for model in models):
+    for name, one in LOADING.items():
+        method = said(one).suits
+        value = server.options.get(one.name)
+        if method and value and models and not any(method in model.methods for model in models):
             names = ", ".join(model.name for model in models)
-            raise ValueError(f"{name} is {value}, but no model {what}: {names}")
-
-
-def _poolings(pooling: str | None) -> Any:
-    names = [] if pooling is None else pooling.split(",")
-    return names[0] if len(names) == 1 else names or None
-
-
-def _template(reranker: str | None) -> Any:
-    if reranker is None or not reranker.endswith(".json"):
-        return reranker
-    from packhorse_weights.files import read_json
-
-    return read_json(Path(reranker), named=True)
+            raise ValueError(f"{name} is {value}, but no model {_METHODS[method]}: {names}")

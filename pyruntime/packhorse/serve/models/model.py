@@ -93,7 +93,7 @@ class ServedModel:
             server.max_batch_ms / 1000, session.max_tokens, len(workers)
         )
         self.queue = TokenQueue(throughput, server.max_queue_tokens, server.max_wait_s)
-        self._runner = None if self.generates else PartRunner(session)
+        self._runner = None if self.generates else PartRunner(self.text.encoder_session)
         self.engines = [Engine(one) for one in replicas] if self.generates else []
         # While a GPU runs one batch, another worker packs the next one.
         self._workers = [] if self.generates else [self._worker(one) for one in workers]
@@ -127,13 +127,13 @@ class ServedModel:
         return self.text._runner
 
     def _worker(self, replica: TextModel) -> Worker:
-        session = replica.session
+        session = replica.encoder_session
         return Worker(
             f"{self.name}@{session.device}",
             self.queue,
             PartRunner(session),
             self._metrics.of_batch(self.name),
-            [PartRunner(one.session) for one in self.replicas if one is not replica],
+            [PartRunner(one.encoder_session) for one in self.replicas if one is not replica],
         )
 
     @property
@@ -280,7 +280,7 @@ def _are_few(items: list[Any]) -> bool:
 
 def _warm_up(replica: TextModel) -> tuple[int, float]:
     """(tokens, seconds) of a batch, after one that pays for what only the first one needs."""
-    session = replica.session
+    session = replica.encoder_session
     count, size = _WARM_UP
     size = min(size, session.max_seqlen, session.max_tokens)
     count = max(1, min(count, session.max_sequences, session.max_tokens // size))

@@ -69,7 +69,7 @@ class HiddenStates:
 
     def __init__(self, runner: TextRunner, *, prompt_name: str | None, truncation: bool) -> None:
         self._runner = runner
-        self.output: OutputName = "vectors" if "vectors" in runner.session.outputs else "hidden"
+        self.output: OutputName = "vectors" if "vectors" in runner.encoder.outputs else "hidden"
         self._prompt = choose_prompt(runner.tokenizer.config, None, prompt_name)
         self._truncation = truncation
 

@@ -30,7 +30,7 @@ class Operation(NamedTuple):
 _TEI, _OPENAI, _COHERE, _RERANK, _SERVER = "TEI", "OpenAI", "Cohere", "Rerankers", "Server"
 _HUB = "Hugging Face"
 OPERATIONS = (
-    Operation("post", "/", _TEI, "What the first model is made for", "RootResponse", "RootRequest"),
+    Operation("post", "/", _TEI, "Task of the first model", "RootResponse", "RootRequest"),
     Operation("post", "/embed", _TEI, "Embeddings", "EmbedResponse", "EmbedRequest"),
     Operation(
         "post", "/embed_all", _TEI, "Vectors of all tokens", "EmbedAllResponse", "EmbedAllRequest"
@@ -132,9 +132,9 @@ OPERATIONS = (
     Operation("post", "/models/{name}/reload", _SERVER, "Load a model anew", "ServedModel"),
     Operation("get", "/", _SERVER, "A page to try the models", None, page=True),
     Operation("get", "/page/{name}", _SERVER, "A file of the page", None, page=True),
-    Operation("get", "/health", _SERVER, "Whether the models are well", None),
+    Operation("get", "/health", _SERVER, "Health of the models", None),
     Operation("get", "/ping", _SERVER, "The same", None),
-    Operation("get", "/ready", _SERVER, "Whether a request would be taken", None),
+    Operation("get", "/ready", _SERVER, "Readiness for a request", None),
     Operation("get", "/metrics", _SERVER, "Metrics, for Prometheus", None),
     Operation("get", "/openapi.json", _SERVER, "This document", None),
 )

@@ -3,11 +3,17 @@ the server says about itself."""
 
 from __future__ import annotations
 
+from dataclasses import Field
+from typing import Any
+
+from packhorse.load_options import TextLoadOptions
+from packhorse.option_fields import choices_of, hints_of, kinds_of, said
 from packhorse.serve.openapi.parts import (
     COUNT,
     FLAG,
     KEPT,
     MODEL,
+    NULL,
     NUMBER,
     TEXT,
     TEXTS,
@@ -23,6 +29,18 @@ from packhorse.serve.openapi.parts import (
     thing,
 )
 from packhorse.serve.protocols.effectless import EMBEDDING, OF_TEXTS, RANKING
+from packhorse.serve.settings import LOADING
+
+
+def _option(one: Field[Any]) -> Schema:
+    """An option of loading, or null."""
+    hint = hints_of(TextLoadOptions)[one.name]
+    kinds, choices = kinds_of(hint), choices_of(hint)
+    number: Schema = {"type": "integer", "minimum": said(one).least or 0}
+    schemas = {str: constant(*choices) if choices else TEXT, int: number, bool: FLAG}
+    found = [schema for kind, schema in schemas.items() if kind in kinds]
+    return {**one_of(*found, NULL), "description": said(one).help}
+
 
 _TOKENS = closed({"prompt_tokens": COUNT, "total_tokens": COUNT})
 _DOCUMENTS = array(one_of(TEXT, thing({"text": TEXT})), 1)
@@ -229,24 +247,9 @@ SCHEMAS: dict[str, Schema] = {
         {
             "name": optional(TEXT),
             "device": optional(one_of(TEXT, TEXTS)),
-            "dtype": optional(
-                constant("float32", "bfloat16", "float16", "int8", "float8", "stored")
-            ),
-            "threads": optional({"type": "integer", "minimum": 1}),
-            "max_length": optional({"type": "integer", "minimum": 1}),
-            "max_batch_tokens": optional({"type": "integer", "minimum": 1}),
-            "kv_tokens": optional(COUNT),
-            "kv_cache_dtype": optional(TEXT),
-            "max_predictions": optional(COUNT),
-            "max_adapters": optional(COUNT),
-            "max_adapter_rank": optional({"type": "integer", "minimum": 1}),
             "adapter": optional(one_of(TEXT, TEXTS)),
-            "generation_config": optional(FLAG),
             "parent": optional(TEXT),
-            "revision": optional(TEXT),
-            "pooling": optional(TEXT),
-            "normalize": optional(FLAG),
-            "reranker": optional(TEXT),
+            **{name: _option(one) for name, one in LOADING.items()},
         },
     ),
 }

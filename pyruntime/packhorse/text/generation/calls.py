@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from typing import TYPE_CHECKING, Any
 
+from packhorse.generation.session import GenerationSession
 from packhorse.packing import Int32Array
 from packhorse.progress_bar import reporting
 from packhorse.text.checks import as_texts, check_ids
@@ -44,8 +45,6 @@ class TextGeneration:
 
     def __init__(self, runner: TextRunner, files: GenerationFiles) -> None:
         """`runner` has a `GenerationSession`."""
-        from packhorse.generation.session import GenerationSession
-
         session, tokenizer = runner.session, runner.tokenizer
         assert isinstance(session, GenerationSession)
         self._made_of = (runner, files)
@@ -127,7 +126,7 @@ class TextGeneration:
     def stream(
         self, prompt: object, options: Mapping[str, Any], timeout_s: float = FOREVER
     ) -> TextStreaming:
-        """`timeout_s`: as of `Session.submit`."""
+        """`timeout_s`: as of `GenerationSession.submit`."""
         check_options("generate", options, GenerateCall)
         asked = self.options(1, options, self._default_length(options))
         _check_stream("prompt", prompt, isinstance(prompt, str), asked)
@@ -216,7 +215,7 @@ class TextGeneration:
     def stream_chat(
         self, messages: Any, options: Mapping[str, Any], timeout_s: float = FOREVER
     ) -> TextStreaming:
-        """`timeout_s`: as of `Session.submit`."""
+        """`timeout_s`: as of `GenerationSession.submit`."""
         of_template, rest, tools = self._of_chat(options)
         asked = self.options(1, rest, self._default_length(rest))
         _check_stream("conversation", messages, not _are_several(messages), asked)

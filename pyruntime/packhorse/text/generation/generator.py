@@ -250,7 +250,7 @@ class Generator:
         """name       what messages call the prompt
         continues  whether the text goes on with that of the prompt, rather than being one of its
                    own
-        timeout_s  as of `Session.submit`
+        timeout_s  as of `GenerationSession.submit`
         """
         try:
             sampling = options.sampling(prompt.size)

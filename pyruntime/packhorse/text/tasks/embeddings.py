@@ -141,7 +141,7 @@ class Embedding:
     ) -> None:
         config = runner.tokenizer.config
         self._runner = runner
-        self._size = runner.session.embedding_size
+        self._size = runner.encoder.embedding_size
         if truncate_dim is None:
             truncate_dim = config.truncate_dim  # more than there are: all of them
         elif not is_count(truncate_dim) or not 1 <= truncate_dim <= self._size:

@@ -41,7 +41,7 @@ class MaskFilling:
     ) -> None:
         self._runner = runner
         require_head(runner.session.config, "fill_mask")
-        self._most = runner.session.max_predictions
+        self._most = runner.encoder.max_predictions
         if self._most == 0:
             raise ValueError(
                 "fill_mask: this model was loaded without its head; load it with the number of "

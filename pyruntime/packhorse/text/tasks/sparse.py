@@ -37,7 +37,7 @@ class SparseEmbedding:
         self._runner = runner
         require_head(runner.session.config, "embed_sparse")
         self._output: OutputName = (
-            "sparse" if "sparse" in runner.session.outputs else "token_weights"
+            "sparse" if "sparse" in runner.encoder.outputs else "token_weights"
         )
         self._prompt = choose_prompt(runner.tokenizer.config, prompt, prompt_name)
         self._special = runner.tokenizer.special_ids

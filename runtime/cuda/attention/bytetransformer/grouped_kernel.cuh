@@ -13,6 +13,7 @@
 // read.
 #pragma once
 
+#include "core/math.h"
 #include "cuda/attention/bytetransformer/grouped_scheduler.cuh"
 #include "cuda/attention/limits.h"
 #include "cuda/attention/portable/scores.cuh"
@@ -34,8 +35,8 @@ struct GroupedScores {
   int32_t heads;
 
   __device__ int64_t row(const QueryTile& tile) const {
-    return int64_t{tile.head - first_head} * params.args.num_tokens_q + tile.sequence.q_begin +
-           tile.row;
+    return int64_t{tile.head - first_head} * params.args.queries.num_tokens +
+           tile.sequence.q_begin + tile.row;
   }
   template <class T>
   __device__ T* scores_at(const QueryTile& tile, int key_tile) const {
@@ -46,9 +47,7 @@ struct GroupedScores {
   }
 };
 
-__device__ inline int grouped_tiles(int length) {
-  return (length + kGroupedTile - 1) / kGroupedTile;
-}
+__device__ inline int grouped_tiles(int length) { return ceil_div(length, kGroupedTile); }
 
 template <int kDim>
 struct ScoresTraits {
@@ -93,10 +92,10 @@ __global__ void __launch_bounds__(kGroupedThreads)
     const int key = key_tile * kGroupedTile;
     __syncthreads();  // all warps are done with the operands of the previous tile
     copy_tile_async<kGroupedTile, kDim, kGroupedThreads>(
-        queries, params.q<T>(slab), params.args.q_row_stride, s.q_length - slab.row,
+        queries, params.q<T>(slab), params.args.q.row_stride, s.q_length - slab.row,
         params.args.head_dim);
     copy_tile_async<kGroupedTile, kDim, kGroupedThreads>(keys, params.k<T>(slab, key),
-                                                         params.args.k_row_stride, s.k_length - key,
+                                                         params.args.k.row_stride, s.k_length - key,
                                                          params.args.head_dim);
     cute::cp_async_fence();
     cute::cp_async_wait<0>();
@@ -196,7 +195,7 @@ __global__ void __launch_bounds__(kGroupedThreads)
         copy_tile_async<kGroupedTile, kGroupedTile, kGroupedThreads>(
             stage, work.scores_at<T>(slab, tile), work.row_keys, rows, kGroupedTile);
         copy_tile_async<kGroupedTile, kDim, kGroupedThreads>(
-            stage + Traits::kScores, params.v<T>(slab, key), params.args.v_row_stride,
+            stage + Traits::kScores, params.v<T>(slab, key), params.args.v.row_stride,
             s.k_length - key, params.args.head_dim);
       }
       cute::cp_async_fence();

@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(ShortTraits<kDim, kTiles>::kThreads)
       const int key = (range.begin + (values ? item - tiles : item)) * kKeys;
       copy_tile_async<kKeys, kDim, Traits::kThreads>(
           stage_at(item), values ? params.v<T>(slab, key) : params.k<T>(slab, key),
-          values ? params.args.v_row_stride : params.args.k_row_stride, sequence.k_length - key,
+          values ? params.args.v.row_stride : params.args.k.row_stride, sequence.k_length - key,
           head_dim);
     }
     cute::cp_async_fence();
@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(ShortTraits<kDim, kTiles>::kThreads)
     fetch(item + 2);
   };
   copy_tile_async<Traits::kRows, kDim, Traits::kThreads>(
-      queries, params.q<T>(slab), params.args.q_row_stride, sequence.q_length - slab.row, head_dim);
+      queries, params.q<T>(slab), params.args.q.row_stride, sequence.q_length - slab.row, head_dim);
   fetch(0);
   fetch(1);
 

@@ -17,9 +17,9 @@ struct DisentangledParams {
 
 /// Launches a kernel. `grid` has a block for every query tile of every head.
 template <class Traits>
-void launch_disentangled(void (*kernel)(DisentangledParams), dim3 grid, const AttentionParams& args,
+void launch_disentangled(void (*kernel)(DisentangledParams), dim3 grid, const AttentionArgs& args,
                          cudaStream_t stream) {
-  if (args.num_tokens_q == 0 || args.num_sequences == 0) return;
+  if (args.queries.num_tokens == 0 || args.queries.num_sequences == 0) return;
   DisentangledParams params{{args, key_window(args.mask), {0, std::numeric_limits<int32_t>::max()}},
                             args.term};
   params.portable.args.term = {};

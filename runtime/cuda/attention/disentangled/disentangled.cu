@@ -5,16 +5,16 @@
 
 namespace packhorse::cuda {
 
-void launch_attention_disentangled(const AttentionParams& params, cudaStream_t stream) {
-  dispatch_dtype(params.dtype, [&]<class T>() {
+void launch_attention_disentangled(const AttentionArgs& args, cudaStream_t stream) {
+  dispatch_dtype(args.q.dtype, [&]<class T>() {
     const auto launch = [&]<int kDim>() {
       using Traits = DisentangledTraits<kDim>;
-      const dim3 grid(static_cast<unsigned>(slab_slots(params, Traits::kRows)),
-                      static_cast<unsigned>(params.num_heads));
-      launch_disentangled<Traits>(disentangled_attention_kernel<T, kDim>, grid, params, stream);
+      const dim3 grid(static_cast<unsigned>(slab_slots(args, Traits::kRows)),
+                      static_cast<unsigned>(args.num_heads));
+      launch_disentangled<Traits>(disentangled_attention_kernel<T, kDim>, grid, args, stream);
     };
-    if (params.head_dim <= 32) return launch.template operator()<32>();
-    if (params.head_dim <= 64) return launch.template operator()<64>();
+    if (args.head_dim <= 32) return launch.template operator()<32>();
+    if (args.head_dim <= 64) return launch.template operator()<64>();
     launch.template operator()<128>();
   });
 }

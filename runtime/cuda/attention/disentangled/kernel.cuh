@@ -160,13 +160,13 @@ __global__ void __launch_bounds__(DisentangledTraits<kDim>::kThreads,
                                                    sequence.k_length - tile * kKeys, head_dim);
   };
   const auto fetch_keys = [&](int tile) {
-    fetch(keys, params.k<T>(slab, tile * kKeys), params.args.k_row_stride, tile);
+    fetch(keys, params.k<T>(slab, tile * kKeys), params.args.k.row_stride, tile);
   };
 
   Fragment queries[kDim / 16];
   if (range.count() > 0) {
     copy_tile_async<Traits::kRows, kDim, Traits::kThreads>(
-        staged_queries, params.q<T>(slab), params.args.q_row_stride, count, head_dim);
+        staged_queries, params.q<T>(slab), params.args.q.row_stride, count, head_dim);
     fetch_keys(range.begin);
     fetch_bands(cute::Int<kBand>{}, 0, first_position - range.begin * kKeys - (kKeys - 1));
     cute::cp_async_fence();
@@ -187,7 +187,7 @@ __global__ void __launch_bounds__(DisentangledTraits<kDim>::kThreads,
     cute::cp_async_wait<0>();
     // From here on keys and bands are complete, and values and staged terms are no longer read.
     __syncthreads();
-    fetch(values, params.v<T>(slab, key), params.args.v_row_stride, tile);
+    fetch(values, params.v<T>(slab, key), params.args.v.row_stride, tile);
     cute::cp_async_fence();
     // 16 rows of a band that begin at a multiple of 16 lie side by side in the ring.
     const auto in_ring = [&](const T* band) {

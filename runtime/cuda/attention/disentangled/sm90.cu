@@ -4,11 +4,11 @@
 
 namespace packhorse::cuda {
 
-void launch_attention_disentangled_sm90(const AttentionParams& params, cudaStream_t stream) {
-  dispatch_dtype(params.dtype, [&]<class T>() {
+void launch_attention_disentangled_sm90(const AttentionArgs& args, cudaStream_t stream) {
+  dispatch_dtype(args.q.dtype, [&]<class T>() {
     using Traits = DisentangledSm90<T>;
-    const dim3 grid(static_cast<unsigned>(slab_slots(params, Traits::kRows) * params.num_heads));
-    launch_disentangled<Traits>(disentangled_attention_sm90_kernel<T>, grid, params, stream);
+    const dim3 grid(static_cast<unsigned>(slab_slots(args, Traits::kRows) * args.num_heads));
+    launch_disentangled<Traits>(disentangled_attention_sm90_kernel<T>, grid, args, stream);
   });
 }
 

@@ -95,9 +95,10 @@ __global__ void __launch_bounds__(DisentangledSm90<T>::kThreads, 2)
 
   // The longest sequences come first, so that no long tile starts when the others are done. The
   // list lies in shared memory that the copies below overwrite.
-  const AttentionParams& args = params.args;
-  const VarlenBatch batch{args.cu_seqlens_q,  args.cu_seqlens_k, args.counts,
-                          args.num_sequences, args.num_heads,    1};
+  const AttentionArgs& args = params.args;
+  const VarlenBatch batch{args.queries.cu_seqlens, args.keys.cu_seqlens,
+                          args.queries.counts,     static_cast<int32_t>(args.queries.num_sequences),
+                          args.num_heads,          1};
   auto& tiles = *reinterpret_cast<TileList*>(&shared);
   static_assert(sizeof(TileList) <= sizeof(shared));
   tiles.build(batch, Traits::kRows, kThreads);
@@ -124,7 +125,7 @@ __global__ void __launch_bounds__(DisentangledSm90<T>::kThreads, 2)
     copy_rows_async<kKeys, Layout, kThreads>(to, from, stride, rows, head_dim);
   };
   const auto fetch_keys = [&](int tile) {
-    fetch_rows(shared.keys, params.k<T>(slab, tile * kKeys), args.k_row_stride,
+    fetch_rows(shared.keys, params.k<T>(slab, tile * kKeys), args.k.row_stride,
                sequence.k_length - tile * kKeys);
   };
   // Waits until the copies of all threads have arrived and wgmma can read them.
@@ -175,7 +176,7 @@ __global__ void __launch_bounds__(DisentangledSm90<T>::kThreads, 2)
   Fragment queries[4];
   if (range.count() > 0) {
     copy_tile_async<Traits::kRows, kKeys, kThreads>(shared.staged_keys[0], params.q<T>(slab),
-                                                    args.q_row_stride, count, head_dim);
+                                                    args.q.row_stride, count, head_dim);
     fetch_keys(range.begin);
     cute::cp_async_fence();
     wait_for_copies();
@@ -198,7 +199,7 @@ __global__ void __launch_bounds__(DisentangledSm90<T>::kThreads, 2)
     const int key = tile * kKeys;
     // From here on keys and chunks are complete, and values and staged terms are no longer read.
     wait_for_copies();
-    fetch_rows(shared.values, params.v<T>(slab, key), args.v_row_stride, sequence.k_length - key);
+    fetch_rows(shared.values, params.v<T>(slab, key), args.v.row_stride, sequence.k_length - key);
     cute::cp_async_fence();
     float scores[8][4];
     if (has_rows) {

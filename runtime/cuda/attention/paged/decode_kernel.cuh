@@ -23,6 +23,7 @@
 
 #include <type_traits>
 
+#include "core/math.h"
 #include "cuda/attention/paged/decode_merge.cuh"
 #include "cuda/attention/paged/decode_share.cuh"
 #include "cuda/attention/paged/decode_shared_merge.cuh"
@@ -76,13 +77,13 @@ struct DecodeAttention : Tiles_ {
   __device__ void load_queries(Queries& queries, const DecodeWork& work) const {
     const AccumulatorPlace place;
     const int head_dim = params.args.head_dim;
-    const T* const q = static_cast<const T*>(params.args.q);
+    const T* const q = static_cast<const T*>(params.args.q.data);
     const Rows slab = rows(work);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int row = place.row + h * 8;
       const bool exists = h * 8 < kRows && row < slab.count();
-      const T* at = exists ? slab.pointer(q, params.args.q_row_stride, row) : q;
+      const T* at = exists ? slab.pointer(q, params.args.q.row_stride, row) : q;
 #pragma unroll
       for (int k = 0; k < kDim / 16; ++k) {
 #pragma unroll
@@ -254,14 +255,12 @@ struct DecodeAttention : Tiles_ {
   /// Whether a warp merges a whole row, and not 32 columns as SharedMerge does. That takes fewer
   /// instructions, but longer where blocks do not share their multiprocessors with others.
   __device__ bool merges_rows(const DecodeWork& work) const {
-    return work.chunks.count() <= kDecodeChunks &&
-           static_cast<int>(gridDim.x) > params.args.sm_count;
+    return work.chunks.count() <= kDecodeChunks && static_cast<int>(gridDim.x) > params.sm_count;
   }
   /// By how many, if so many blocks could.
   __device__ int mergers(const DecodeWork& work, int blocks) const {
     const int count = rows(work).count();
-    const int shares =
-        merges_rows(work) ? (count + Traits::kWarps - 1) / Traits::kWarps : count * (kDim / 32);
+    const int shares = merges_rows(work) ? ceil_div(count, Traits::kWarps) : count * (kDim / 32);
     return min(min(kMostMergers, blocks), shares);
   }
   __device__ SlabCounter counter(const DecodeWork& work) const {
@@ -321,7 +320,7 @@ __global__ void __launch_bounds__(Tiles::Traits::kThreads, Tiles::Traits::kBlock
   bool more = true;
   bool shares = false;  // whether the merge of the last unit's slab is shared
   // What TMA copies has to be older than this step, or to have been written by the kernels before.
-  if (Attention::Traits::kTma && params.args.new_keys == nullptr) wait_for_previous_kernel();
+  if (Attention::Traits::kTma && params.args.k.data == nullptr) wait_for_previous_kernel();
   // A turn computes a unit, and brings the next one. It starts with nothing to compute.
   for (int unit = -1; more; ++unit) {
     const bool has_keys = unit >= 0 && attention.has_keys(work);

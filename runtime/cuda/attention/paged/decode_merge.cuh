@@ -54,7 +54,7 @@ struct DecodeRows {
   /// Stores two columns of a result.
   __device__ void store(int row, int column, float2 sums, float sum) const {
     const float factor = inverse_or_zero(sum);
-    T* out = pointer(static_cast<T*>(params.args.out), params.args.out_row_stride, row);
+    T* out = pointer(static_cast<T*>(params.args.out.data), params.args.out.row_stride, row);
     *reinterpret_cast<typename Element<T>::Pair*>(out + column) =
         Element<T>::pair(sums.x * factor, sums.y * factor);
   }

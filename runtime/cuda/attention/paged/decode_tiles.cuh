@@ -95,9 +95,9 @@ struct WarpTiles {
   /// The page of this warp's tile; 0 past the sequence's end.
   __device__ int page_of(const DecodeWork& work) const {
     const int first = first_key(work);
-    const PagedAttentionParams& args = params.args;
+    const AttentionArgs& args = params.args;
     const int32_t* table =
-        args.table + static_cast<int64_t>(work.slab.sequence) * args.table_stride;
+        args.pages.table + static_cast<int64_t>(work.slab.sequence) * args.pages.table_stride;
     return first < work.slab.kv_length ? table[first / static_cast<int>(kPageTokens)] : 0;
   }
   /// Whether this warp's tile has any keys.
@@ -217,12 +217,13 @@ struct DecodeTiles : WarpTiles<T_, Traits_> {
 
   /// Writes the tokens of this step to their page. The step's sequence alone has that page.
   __device__ void store_new(const DecodeWork& work, int page) const {
-    const PagedAttentionParams& args = params.args;
-    if (!has_new(work) || args.new_keys == nullptr || work.slab.row > 0) return;
+    const AttentionArgs& args = params.args;
+    if (!has_new(work) || args.k.data == nullptr || work.slab.row > 0) return;
 #pragma unroll 1
     for (int part = 0; part < 2; ++part) {
       const bool of_keys = part == 0;
-      T* const to = page_rows(work, page, static_cast<T*>(of_keys ? args.keys : args.values));
+      T* const to = page_rows(
+          work, page, static_cast<T*>(of_keys ? args.pages.keys.data : args.pages.values.data));
       for_new(work, page, of_keys, [&](int row, int column, const T* from) {
         if (column >= args.head_dim) return;
         *reinterpret_cast<uint4*>(to + row * args.head_dim + column) =
@@ -251,9 +252,9 @@ struct DecodeTiles : WarpTiles<T_, Traits_> {
   }
 
   __device__ void copy_by_lanes(const DecodeWork& work, int page, bool of_keys) const {
-    const PagedAttentionParams& args = params.args;
-    const T* const from =
-        page_rows(work, page, static_cast<const T*>(of_keys ? args.keys : args.values));
+    const AttentionArgs& args = params.args;
+    const T* const from = page_rows(
+        work, page, static_cast<const T*>(of_keys ? args.pages.keys.data : args.pages.values.data));
     T* const to = of_keys ? keys : values;
     const int old = work.slab.position - first_key(work);
     if (args.head_dim == kDim && old >= kKeys) {  // nearly every tile
@@ -284,14 +285,14 @@ struct DecodeTiles : WarpTiles<T_, Traits_> {
   /// tokens of this step, by eight elements, some of which may be past the head's end.
   template <class Body>
   __device__ void for_new(const DecodeWork& work, int page, bool of_keys, Body body) const {
-    const PagedAttentionParams& args = params.args;
+    const AttentionArgs& args = params.args;
     const int first = first_key(work);
     const int begin = max(0, work.slab.position - first);
     const int end = min(kKeys, work.slab.kv_length - first);
     const int column = lane % kAcross * kVectorSize;
-    const T* fresh = static_cast<const T*>(of_keys ? args.new_keys : args.new_values);
-    const int64_t stride = of_keys ? args.new_key_stride : args.new_value_stride;
-    const T* pages = static_cast<const T*>(of_keys ? args.keys : args.values);
+    const T* fresh = static_cast<const T*>(of_keys ? args.k.data : args.v.data);
+    const int64_t stride = of_keys ? args.k.row_stride : args.v.row_stride;
+    const T* pages = static_cast<const T*>(of_keys ? args.pages.keys.data : args.pages.values.data);
 #pragma unroll 1
     for (int row = begin + lane / kAcross; row < end; row += kRowsAtOnce) {
       const int token = work.slab.q_begin + first + row - work.slab.position;
@@ -309,7 +310,8 @@ struct DecodeTiles : WarpTiles<T_, Traits_> {
       for_new(work, page, of_keys, [&](int row, int column, const T* from) {
         const bool inside = column < params.args.head_dim;
         copy_vector_async(to + tile_place<kKeys>(row, column),
-                          inside ? from : static_cast<const T*>(params.args.keys), inside);
+                          inside ? from : static_cast<const T*>(params.args.pages.keys.data),
+                          inside);
       });
     }
   }
@@ -317,7 +319,7 @@ struct DecodeTiles : WarpTiles<T_, Traits_> {
   /// Puts the tokens of this step into a tile that TMA brings as its page holds it.
   __device__ void put_new(const DecodeWork& work, int page) const {
     await_values();
-    if (params.args.new_keys != nullptr) {
+    if (params.args.k.data != nullptr) {
       copy_both_new(work, page);
       cute::cp_async_fence();
     }

@@ -9,6 +9,7 @@
 // numbers, but numbers (unpack_float8).
 #pragma once
 
+#include "core/math.h"
 #include "cuda/attention/paged/decode_tiles.cuh"
 #include "cuda/float8.cuh"
 
@@ -76,18 +77,19 @@ struct Float8PagedTiles {
   static constexpr int kAcross = kDim / kVectorSize;
   static_assert(kKeys * kAcross % Traits::kThreads == 0 && kKeys <= 4 * Traits::kThreads);
 
-  const PagedAttentionParams& args;
+  const AttentionArgs& args;
   T* const tiles;  // keys and values of the tile at hand
   Copied& copied;
 
-  __device__ Float8PagedTiles(const PagedAttentionParams& args, void* shared)
+  __device__ Float8PagedTiles(const AttentionArgs& args, void* shared)
       : args(args),
         tiles(static_cast<T*>(shared)),
         copied(*reinterpret_cast<Copied*>(tiles + 2 * Traits::kTile)) {}
 
   __device__ void fetch(bool values, int tile, int64_t row, int valid) const {
     const auto* from =
-        static_cast<const unsigned char*>(values ? args.values : args.keys) + row * args.head_dim;
+        static_cast<const unsigned char*>(values ? args.pages.values.data : args.pages.keys.data) +
+        row * args.head_dim;
     for_vectors([&](int at, int key, int column) {
       const bool inside = key < valid && column < args.head_dim;
       copy_bytes_async(&copied.bytes[values][tile % 2][at],
@@ -95,7 +97,9 @@ struct Float8PagedTiles {
     });
     const int key = static_cast<int>(threadIdx.x) * 4;
     if (key >= kKeys) return;
-    const float* scales = (values ? args.value_scales : args.key_scales) + row;
+    const float* scales =
+        static_cast<const float*>((values ? args.pages.value_scales : args.pages.key_scales).data) +
+        row;
     copy_scales_async(&copied.scales[values][tile % 2][key], scales + key, valid - key);
   }
   __device__ void receive(bool values, int tile) const {
@@ -131,7 +135,7 @@ struct Float8DecodeTraits : DecodeTraits<kDim, kRows> {
     float keys[Base::kWarps][Base::kKeys];
     float values[Base::kWarps][Base::kKeys];
   };
-  static constexpr size_t kScalesAt = (Base::kSharedBytes + 15) / 16 * 16;  // of shared memory
+  static constexpr size_t kScalesAt = round_up(Base::kSharedBytes, 16);  // of shared memory
   static constexpr size_t kSharedBytes = kScalesAt + sizeof(Scales);
   static constexpr bool kTmaHelps = false;
   static constexpr bool kTma = false;
@@ -226,9 +230,10 @@ struct Float8DecodeTiles : WarpTiles<T_, Traits_> {
   /// Starts copying bytes [begin, end) of this warp's tile, whose rows lie side by side in their
   /// page. What is copied at a time may be of an old and of a new row: it counts as new.
   __device__ void copy(const DecodeWork& work, int page, bool of_keys, int begin, int end) const {
-    const PagedAttentionParams& args = params.args;
-    const auto* from = static_cast<const unsigned char*>(of_keys ? args.keys : args.values) +
-                       page_row(work, page) * args.head_dim;
+    const AttentionArgs& args = params.args;
+    const auto* from =
+        static_cast<const unsigned char*>(of_keys ? args.pages.keys.data : args.pages.values.data) +
+        page_row(work, page) * args.head_dim;
     unsigned char* const to = tile_bytes(of_keys);
     if (end - begin == kKeys * kDim) {  // nearly every tile
 #pragma unroll
@@ -247,8 +252,10 @@ struct Float8DecodeTiles : WarpTiles<T_, Traits_> {
   /// sequence's end become zeros.
   __device__ void copy_scales(const DecodeWork& work, int page, bool of_keys, int begin,
                               int end) const {
-    const PagedAttentionParams& args = params.args;
-    const float* from = (of_keys ? args.key_scales : args.value_scales) + page_row(work, page);
+    const AttentionArgs& args = params.args;
+    const float* from = static_cast<const float*>(
+                            (of_keys ? args.pages.key_scales : args.pages.value_scales).data) +
+                        page_row(work, page);
     const int key = begin + lane * 4;
     if (key >= end) return;
     copy_scales_async(scales(of_keys) + key, from + key,

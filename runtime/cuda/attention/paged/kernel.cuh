@@ -18,6 +18,7 @@
 // read once for all of them, and a single token of a model with grouped heads fills a tile.
 #pragma once
 
+#include "core/math.h"
 #include "cuda/attention/paged/paged.h"
 #include "cuda/attention/portable/scores.cuh"
 #include "cuda/attention/varlen.cuh"
@@ -49,7 +50,7 @@ struct PagedTraits {
 
 /// What the kernels are given: the arguments, the mask as a window, and where unfinished rows go.
 struct PagedKernelParams {
-  PagedAttentionParams args;
+  AttentionArgs args;
   KeyWindow window;
   /// What rows have found in chunks, before chunks are merged: sums of probabilities times values
   /// [entries, head_dim], and {maximum, sum of probabilities} [entries]. Of each sequence in turn,
@@ -58,7 +59,8 @@ struct PagedKernelParams {
   float2* state = nullptr;
   int64_t entries = 0;
   unsigned* counters = nullptr;  // [slots, Hkv]: zeros, before and after a launch
-  int group = 1;                 // query heads that share a key/value head
+  int32_t sm_count = 0;
+  int group = 1;  // query heads that share a key/value head
   /// 2^32 / group, rounded up: a division by `group` becomes a product, exact for rows below
   /// 2^32 / group.
   uint64_t group_inverse = 0;
@@ -68,16 +70,18 @@ struct PagedKernelParams {
     return static_cast<int>(static_cast<uint64_t>(row) * group_inverse >> 32);
   }
   __device__ int sequences() const {
-    return args.counts == nullptr ? args.num_sequences : args.counts[1];
+    return args.queries.counts == nullptr ? static_cast<int>(args.queries.num_sequences)
+                                          : args.queries.counts[1];
   }
 };
 
 /// What the kernels are given, without a workspace.
-inline PagedKernelParams paged_kernel_params(const PagedAttentionParams& args) {
+inline PagedKernelParams paged_kernel_params(const AttentionArgs& args, const PagedLaunch& how) {
   PagedKernelParams params{.args = args, .window = key_window(args.mask)};
+  params.sm_count = how.sm_count;
   params.group = args.num_heads / args.num_kv_heads;
   const auto group = static_cast<uint64_t>(params.group);
-  params.group_inverse = ((uint64_t{1} << 32) + group - 1) / group;
+  params.group_inverse = ceil_div(uint64_t{1} << 32, group);
   return params;
 }
 
@@ -95,29 +99,29 @@ struct PagedSlab {
 /// Slots of `rows` rows that hold every slab of a batch: sequence b's slabs begin at slot
 /// cu_seqlens[b] * group / rows + b, which never overlap, so a block finds its slab by a search
 /// alone.
-inline int64_t paged_slots(const PagedAttentionParams& args, int rows) {
+inline int64_t paged_slots(const AttentionArgs& args, int rows) {
   const int64_t group = args.num_heads / args.num_kv_heads;
-  return args.num_tokens * group / rows + args.num_sequences;
+  return args.queries.num_tokens * group / rows + args.queries.num_sequences;
 }
 
 /// The slab of slot blockIdx.x; false where there is none. Called by whole warps. The first
 /// sequence need not have the first tokens: the slots of those before are empty.
 template <int kRows>
 __device__ bool find_paged_slab(const PagedKernelParams& params, PagedSlab& slab) {
-  const PagedAttentionParams& args = params.args;
+  const AttentionArgs& args = params.args;
   const int group = params.group;
-  const auto first_slot = [&](int b) { return args.cu_seqlens[b] * group / kRows + b; };
+  const auto first_slot = [&](int b) { return args.queries.cu_seqlens[b] * group / kRows + b; };
   const int sequences = params.sequences();
   if (sequences == 0) return false;
   // Rows near a sequence's end see the most keys: blocks begin with them, so that none of the long
   // ones begins last.
   const int slot = static_cast<int>(gridDim.x - 1 - blockIdx.x);
   slab.sequence = warp_search(sequences, slot, first_slot);
-  slab.q_begin = args.cu_seqlens[slab.sequence];
-  const int q_length = args.cu_seqlens[slab.sequence + 1] - slab.q_begin;
+  slab.q_begin = args.queries.cu_seqlens[slab.sequence];
+  const int q_length = args.queries.cu_seqlens[slab.sequence + 1] - slab.q_begin;
   slab.rows = q_length * group;
   slab.row = (slot - first_slot(slab.sequence)) * kRows;
-  slab.kv_length = args.kv_lens[slab.sequence];
+  slab.kv_length = args.pages.kv_lens[slab.sequence];
   slab.position = slab.kv_length - q_length;
   slab.kv_head = static_cast<int>(blockIdx.y);
   return slab.row >= 0 && slab.row < slab.rows;
@@ -194,7 +198,7 @@ __device__ void mask_paged_scores(float (&scores)[kBlocks][4], const PagedKernel
 template <int kBlocks>
 __device__ void finish_paged_scores(float (&scores)[kBlocks][4], const PagedKernelParams& params,
                                     const PagedSlab& slab, int row, int key) {
-  const PagedAttentionParams& args = params.args;
+  const AttentionArgs& args = params.args;
   const AccumulatorPlace place;
   const int group = params.group;
 #pragma unroll
@@ -203,9 +207,9 @@ __device__ void finish_paged_scores(float (&scores)[kBlocks][4], const PagedKern
     const int position = slab.position + r / group;
     const int low = position - params.window.left;
     const int high = min(slab.kv_length - 1, position + params.window.right);
-    const float slope = args.slopes == nullptr || r >= slab.rows
+    const float slope = args.term.slopes == nullptr || r >= slab.rows
                             ? 0
-                            : args.slopes[slab.kv_head * group + r % group] * -kLog2e;
+                            : args.term.slopes[slab.kv_head * group + r % group] * -kLog2e;
 #pragma unroll
     for (int n = 0; n < kBlocks; ++n) {
 #pragma unroll
@@ -217,7 +221,7 @@ __device__ void finish_paged_scores(float (&scores)[kBlocks][4], const PagedKern
         } else {
           score = args.soft_cap * kLog2e * tanhf(score * args.scale / args.soft_cap);
         }
-        if (args.slopes != nullptr) {
+        if (args.term.slopes != nullptr) {
           score = __fmaf_rn(slope, static_cast<float>(abs(at - position)), score);
         }
         scores[n][e] = at < low || at > high ? -INFINITY : score;
@@ -249,8 +253,8 @@ __device__ void finish_plain_scores(float (&scores)[kBlocks][4], const PagedKern
 template <int kBlocks, class FinishRare>
 __device__ void finish_scores(float (&scores)[kBlocks][4], const PagedKernelParams& params,
                               const PagedSlab& slab, int row, int key, FinishRare finish_rare) {
-  const PagedAttentionParams& args = params.args;
-  if (args.soft_cap != 0 || args.slopes != nullptr) return finish_rare();
+  const AttentionArgs& args = params.args;
+  if (args.soft_cap != 0 || args.term.slopes != nullptr) return finish_rare();
   finish_plain_scores(scores, params, slab, row, key);
 }
 
@@ -298,16 +302,17 @@ struct PagedTiles {
   static constexpr int kDim = Traits::kDim;
   static constexpr int kKeys = Traits::kKeys;
 
-  const PagedAttentionParams& args;
+  const AttentionArgs& args;
   T* const tiles;
 
-  __device__ PagedTiles(const PagedAttentionParams& args, void* shared)
+  __device__ PagedTiles(const AttentionArgs& args, void* shared)
       : args(args), tiles(static_cast<T*>(shared)) {}
 
   /// Starts copying a tile of keys, or of values, which begins at `row` of the pages as a matrix
   /// and of which the first `valid` rows have been written.
   __device__ void fetch(bool values, int tile, int64_t row, int valid) const {
-    const T* from = static_cast<const T*>(values ? args.values : args.keys) + row * args.head_dim;
+    const T* from = static_cast<const T*>(values ? args.pages.values.data : args.pages.keys.data) +
+                    row * args.head_dim;
     copy_tile_async<kKeys, kDim, Traits::kThreads>(at(values, tile), from, args.head_dim, valid,
                                                    args.head_dim);
   }
@@ -333,7 +338,7 @@ __global__ void __launch_bounds__(Tiles::Traits::kThreads)
   constexpr int kBlocks = kKeys / 8;
   extern __shared__ __align__(16) unsigned char shared[];
   T* const queries = reinterpret_cast<T*>(shared);
-  const PagedAttentionParams& args = params.args;
+  const AttentionArgs& args = params.args;
   const Tiles tiles(args, queries + Traits::kSlab);
 
   PagedSlab slab;
@@ -348,7 +353,7 @@ __global__ void __launch_bounds__(Tiles::Traits::kThreads)
   const int last_position = slab.position + last_row / group;
   const int end_key = min(slab.kv_length, last_position + params.window.right + 1);
   const int begin = max(0, first_position - params.window.left) / kKeys;
-  const int end = end_key <= 0 ? 0 : (end_key + kKeys - 1) / kKeys;
+  const int end = end_key <= 0 ? 0 : ceil_div(end_key, kKeys);
 
   const auto row_pointer = [&](auto* base, int64_t stride, int row) {
     const int r = slab.row + row;
@@ -356,19 +361,19 @@ __global__ void __launch_bounds__(Tiles::Traits::kThreads)
            (slab.kv_head * group + r % group) * head_dim;
   };
   constexpr int kAcross = kDim / kVectorSize;
-  const T* q = static_cast<const T*>(args.q);
+  const T* q = static_cast<const T*>(args.q.data);
   for (int at = static_cast<int>(threadIdx.x); at < Traits::kRows * kAcross;
        at += Traits::kThreads) {
     const int row = at / kAcross;
     const int column = at % kAcross * kVectorSize;
     const bool inside = slab.row + row < slab.rows && column < head_dim;
     copy_vector_async(queries + row * kPitch<kDim> + column,
-                      inside ? row_pointer(q, args.q_row_stride, row) + column : q, inside);
+                      inside ? row_pointer(q, args.q.row_stride, row) + column : q, inside);
   }
 
   PageNumbers pages(
-      args.table + static_cast<int64_t>(slab.sequence) * args.table_stride,
-      (slab.kv_length + static_cast<int>(kPageTokens) - 1) / static_cast<int>(kPageTokens));
+      args.pages.table + static_cast<int64_t>(slab.sequence) * args.pages.table_stride,
+      ceil_div(slab.kv_length, static_cast<int>(kPageTokens)));
   // One group of copies per tile of keys or values, an empty one past the last: a tile's keys and
   // values are here when all but the two latest groups are.
   const auto fetch = [&](bool values, int tile) {
@@ -429,12 +434,12 @@ __global__ void __launch_bounds__(Tiles::Traits::kThreads)
         Element<T>::pair(merged.output[n][2] * factors.y, merged.output[n][3] * factors.y);
   }
   __syncwarp();
-  T* out = static_cast<T*>(args.out);
+  T* out = static_cast<T*>(args.out.data);
   for (int at = static_cast<int>(threadIdx.x) % 32; at < 16 * kAcross; at += 32) {
     const int row = warp_row + at / kAcross;
     const int column = at % kAcross * kVectorSize;
     if (slab.row + row < slab.rows && column < head_dim) {
-      *reinterpret_cast<uint4*>(row_pointer(out, args.out_row_stride, row) + column) =
+      *reinterpret_cast<uint4*>(row_pointer(out, args.out.row_stride, row) + column) =
           *reinterpret_cast<const uint4*>(queries + row * kPitch<kDim> + column);
     }
   }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "core/math.h"
 #include "cuda/attention/paged/decode_kernel.cuh"
 #include "cuda/check.h"
 #include "cuda/device.h"
@@ -37,16 +38,16 @@ inline int64_t chunk_keys(int64_t head_dim) {
 
 inline int64_t chunk_count(int64_t max_kv_len, int64_t head_dim) {
   const int64_t keys = chunk_keys(head_dim);
-  return (max_kv_len + keys - 1) / keys;
+  return ceil_div(max_kv_len, keys);
 }
 
 /// Rows of the longest sequence of a step: tokens times heads of a group.
-inline int64_t most_rows(const PagedAttentionParams& args) {
-  return int64_t{args.max_seqlen} * args.num_heads / args.num_kv_heads;
+inline int64_t most_rows(const AttentionArgs& args) {
+  return args.queries.max_seqlen * args.num_heads / args.num_kv_heads;
 }
 
 /// Rows of a slab of the kernel for few rows.
-inline int slab_rows(const PagedAttentionParams& args) { return most_rows(args) <= 8 ? 8 : 16; }
+inline int slab_rows(const AttentionArgs& args) { return most_rows(args) <= 8 ? 8 : 16; }
 
 /// A kernel that needs more than `most`, what blocks of the device may have, is not launched there.
 template <class Kernel>
@@ -71,9 +72,9 @@ void allow_pages_shared_memory(size_t most) {
 
 /// Bytes of shared memory of the kernel for few rows.
 template <template <class, int, int> class Decode>
-size_t decode_shared_bytes(const PagedAttentionParams& args) {
+size_t decode_shared_bytes(const AttentionArgs& args) {
   size_t bytes = 0;
-  dispatch_pages(args.dtype, args.head_dim, [&]<class T, int kDim>() {
+  dispatch_pages(args.q.dtype, args.head_dim, [&]<class T, int kDim>() {
     bytes = slab_rows(args) == 8 ? Decode<T, kDim, 8>::Traits::kSharedBytes
                                  : Decode<T, kDim, 16>::Traits::kSharedBytes;
   });
@@ -81,34 +82,35 @@ size_t decode_shared_bytes(const PagedAttentionParams& args) {
 }
 
 template <class Tiles>
-void launch_pages_prefill(const PagedAttentionParams& args, cudaStream_t stream) {
+void launch_pages_prefill(const AttentionArgs& args, const PagedLaunch& how, cudaStream_t stream) {
   using Traits = typename Tiles::Traits;
   const dim3 grid(static_cast<unsigned>(paged_slots(args, Traits::kRows)),
                   static_cast<unsigned>(args.num_kv_heads));
   launch_kernel(paged_attention_kernel<Tiles>, grid, Traits::kThreads, Traits::kSharedBytes, stream,
-                paged_kernel_params(args));
+                paged_kernel_params(args, how));
 }
 
 template <class Tiles>
 void launch_paged_decode(const PagedKernelParams& common, cudaStream_t stream) {
   using Traits = typename Tiles::Traits;
   DecodeKernelParams params{common, {}, {}};
-  const PagedAttentionParams& args = params.args;
+  const AttentionArgs& args = params.args;
   if (Traits::kTmaHelps && kernels_may_overlap()) {  // devices with TMA
     const auto map = [&](const void* pages) {
-      return matrix_tensor_map(pages, args.dtype, args.page_rows, args.head_dim, args.head_dim,
-                               Traits::kKeys, 64);
+      return matrix_tensor_map(pages, args.q.dtype, args.pages.keys.rows(), args.head_dim,
+                               args.head_dim, Traits::kKeys, 64);
     };
-    params.key_map = map(args.keys);
-    params.value_map = map(args.values);
+    params.key_map = map(args.pages.keys.data);
+    params.value_map = map(args.pages.values.data);
   }
   // As many blocks as fit the device at once, which share the work.
   const int64_t work = paged_slots(args, Traits::kRows) * args.num_kv_heads *
-                       (params.entries > 0 ? chunk_count(args.max_kv_len, args.head_dim) : 1);
-  launch_kernel(paged_decode_kernel<Tiles>,
-                dim3(static_cast<unsigned>(std::min({work, int64_t{Traits::kBlocks} * args.sm_count,
-                                                     int64_t{SlabCounter::kMostBlocks}}))),
-                Traits::kThreads, Traits::kSharedBytes, stream, params);
+                       (params.entries > 0 ? chunk_count(args.pages.max_kv_len, args.head_dim) : 1);
+  launch_kernel(
+      paged_decode_kernel<Tiles>,
+      dim3(static_cast<unsigned>(std::min(
+          {work, int64_t{Traits::kBlocks} * params.sm_count, int64_t{SlabCounter::kMostBlocks}}))),
+      Traits::kThreads, Traits::kSharedBytes, stream, params);
 }
 
 }  // namespace packhorse::cuda

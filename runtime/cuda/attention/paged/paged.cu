@@ -15,14 +15,14 @@ size_t entry_bytes(int64_t head_dim) {
   return static_cast<size_t>(head_dim) * sizeof(float) + sizeof(float2);
 }
 
-int64_t slab_count(const PagedAttentionParams& args) {
+int64_t slab_count(const AttentionArgs& args) {
   return paged_slots(args, slab_rows(args)) * args.num_kv_heads;
 }
 
 // Which of the two kernels for many rows runs; both give the same bits.
-bool takes_sm90(const PagedAttentionParams& args) {
-  return kernels_may_overlap() && args.key_scales == nullptr &&
-         attention_pages_sm90_supported(args);
+bool takes_sm90(const AttentionArgs& args, const PagedLaunch& how) {
+  return kernels_may_overlap() && !args.pages.key_scales &&
+         attention_pages_sm90_supported(args, how);
 }
 
 template <class T, int kDim>
@@ -31,34 +31,34 @@ template <class T, int kDim, int kRows>
 using Decode = DecodeTiles<T, DecodeTraits<kDim, kRows>>;
 
 // Whether the kernel for few rows finds room on the device.
-bool decode_fits(const PagedAttentionParams& args) {
-  const size_t bytes = args.key_scales != nullptr ? decode_float8_shared_bytes(args)
-                                                  : decode_shared_bytes<Decode>(args);
-  return bytes <= args.most_shared_bytes;
+bool decode_fits(const AttentionArgs& args, const PagedLaunch& how) {
+  const size_t bytes =
+      args.pages.key_scales ? decode_float8_shared_bytes(args) : decode_shared_bytes<Decode>(args);
+  return bytes <= how.most_shared_bytes;
 }
 
 // Which of the two kernels is faster, where both find room; both give the same bits.
-bool takes_skinny(const PagedAttentionParams& args) {
-  return decode_fits(args) && (most_rows(args) <= 16 || slab_count(args) < args.sm_count);
+bool takes_skinny(const AttentionArgs& args, const PagedLaunch& how) {
+  return decode_fits(args, how) && (most_rows(args) <= 16 || slab_count(args) < how.sm_count);
 }
 
-void launch_prefill(const PagedAttentionParams& args, cudaStream_t stream) {
-  if (args.key_scales != nullptr) return launch_prefill_float8(args, stream);
-  dispatch_pages(args.dtype, args.head_dim, [&]<class T, int kDim>() {
-    launch_pages_prefill<Prefill<T, kDim>>(args, stream);
+void launch_prefill(const AttentionArgs& args, const PagedLaunch& how, cudaStream_t stream) {
+  if (args.pages.key_scales) return launch_prefill_float8(args, how, stream);
+  dispatch_pages(args.q.dtype, args.head_dim, [&]<class T, int kDim>() {
+    launch_pages_prefill<Prefill<T, kDim>>(args, how, stream);
   });
 }
 
-void launch_skinny(const PagedAttentionParams& args, cudaStream_t stream) {
-  PagedKernelParams params = paged_kernel_params(args);
+void launch_skinny(const AttentionArgs& args, const PagedLaunch& how, cudaStream_t stream) {
+  PagedKernelParams params = paged_kernel_params(args, how);
   if (args.workspace != nullptr && slab_count(args) <= kPagedCounters) {
-    params.entries = static_cast<int64_t>(args.workspace_bytes / entry_bytes(args.head_dim));
-    params.sums = args.workspace;
+    params.entries = static_cast<int64_t>(how.workspace_bytes / entry_bytes(args.head_dim));
+    params.sums = static_cast<float*>(args.workspace);
     params.state = reinterpret_cast<float2*>(params.sums + params.entries * args.head_dim);
-    params.counters = args.counters;
+    params.counters = how.counters;
   }
-  if (args.key_scales != nullptr) return launch_decode_float8(params, stream);
-  dispatch_pages(args.dtype, args.head_dim, [&]<class T, int kDim>() {
+  if (args.pages.key_scales) return launch_decode_float8(params, stream);
+  dispatch_pages(args.q.dtype, args.head_dim, [&]<class T, int kDim>() {
     slab_rows(args) == 8 ? launch_paged_decode<Decode<T, kDim, 8>>(params, stream)
                          : launch_paged_decode<Decode<T, kDim, 16>>(params, stream);
   });
@@ -82,30 +82,31 @@ size_t attention_pages_workspace(int64_t num_tokens, int64_t max_kv_len, int64_t
   return std::min(kSplitBytes, entries * entry_bytes(head_dim));
 }
 
-bool appends_to_pages(const PagedAttentionParams& args) {
-  return args.key_scales == nullptr && takes_skinny(args);
+bool appends_to_pages(const AttentionArgs& args, const PagedLaunch& how) {
+  return !args.pages.key_scales && takes_skinny(args, how);
 }
 
-void launch_attention_pages(const PagedAttentionParams& args, cudaStream_t stream) {
-  if (args.num_tokens == 0 || args.num_sequences == 0) return;
-  if (takes_skinny(args)) return launch_skinny(args, stream);
+void launch_attention_pages(const AttentionArgs& args, const PagedLaunch& how,
+                            cudaStream_t stream) {
+  if (args.queries.num_tokens == 0 || args.queries.num_sequences == 0) return;
+  if (takes_skinny(args, how)) return launch_skinny(args, how, stream);
   // A block that goes through all keys of one token would hold up the others.
-  PagedAttentionParams first = args;
-  first.num_tokens = first.num_sequences = args.num_single;
-  first.max_seqlen = 1;
-  first.new_keys = first.new_values = nullptr;  // they lie in their pages already
-  const int num_single = decode_fits(first) ? args.num_single : 0;
-  if (num_single > 0) launch_skinny(first, stream);
-  if (num_single == args.num_sequences) return;
-  PagedAttentionParams rest = args;
-  rest.num_sequences -= num_single;
-  rest.cu_seqlens += num_single;
-  rest.kv_lens += num_single;
-  rest.table += int64_t{num_single} * args.table_stride;
+  AttentionArgs first = args;
+  first.queries.num_tokens = first.queries.num_sequences = args.pages.num_single;
+  first.queries.max_seqlen = 1;
+  first.k = first.v = {};  // they lie in their pages already
+  const int64_t num_single = decode_fits(first, how) ? args.pages.num_single : 0;
+  if (num_single > 0) launch_skinny(first, how, stream);
+  if (num_single == args.queries.num_sequences) return;
+  AttentionArgs rest = args;
+  rest.queries.num_sequences -= num_single;
+  rest.queries.cu_seqlens += num_single;
+  rest.pages.kv_lens += num_single;
+  rest.pages.table += num_single * args.pages.table_stride;
   if constexpr (kBuiltForSm90) {
-    if (takes_sm90(rest)) return launch_attention_pages_sm90(rest, stream);
+    if (takes_sm90(rest, how)) return launch_attention_pages_sm90(rest, how, stream);
   }
-  launch_prefill(rest, stream);
+  launch_prefill(rest, how, stream);
 }
 
 }  // namespace packhorse::cuda

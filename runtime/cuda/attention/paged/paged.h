@@ -1,5 +1,5 @@
-// Attention of new tokens over the pages of a key-value cache on CUDA: raw pointers, sizes, a
-// stream. Shapes are checked by Ops, not here.
+// Attention of new tokens over the pages of a key-value cache on CUDA. Shapes are checked by Ops,
+// not here.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -7,54 +7,16 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "ops/args.h"
+#include "ops/args/attention.h"
 
 namespace packhorse::cuda {
 
-/// What AttentionArgs with pages says, with the numbers that kernels take. H = query heads, Hkv =
-/// key/value heads, d = head size. The numbers of tokens, sequences and keys are bounds where
-/// `counts` is not null, so that one captured graph serves every step within them.
-struct PagedAttentionParams {
-  const void* q = nullptr;  // [T, H * d]
-  void* out = nullptr;      // [T, H * d]
-  int64_t q_row_stride = 0;
-  int64_t out_row_stride = 0;
-  void* keys = nullptr;    // [num_pages, Hkv, kPageTokens, d]
-  void* values = nullptr;  // likewise
-  /// Of pages in e4m3 what each token's head is multiplied by [num_pages, Hkv, kPageTokens]; of
-  /// pages in `dtype` null.
-  const float* key_scales = nullptr;
-  const float* value_scales = nullptr;
-  /// This step's keys and values, [T, Hkv * d], which are to be written to their pages; or null,
-  /// where they lie there already, as in pages of e4m3 they do.
-  const void* new_keys = nullptr;
-  const void* new_values = nullptr;
-  int64_t new_key_stride = 0;
-  int64_t new_value_stride = 0;
-  int64_t page_rows = 0;                // num_pages * Hkv * kPageTokens
-  const int32_t* table = nullptr;       // [B, table_stride]
-  const int32_t* kv_lens = nullptr;     // [B]
-  const int32_t* cu_seqlens = nullptr;  // [B + 1] of the queries
-  const int32_t* counts = nullptr;      // {T, B} or null
-  int32_t table_stride = 0;
-  int32_t num_tokens = 0;
-  int32_t num_sequences = 0;
-  int32_t num_single = 0;  // sequences at the front that have one query each, or fewer; not a bound
-  int32_t max_seqlen = 0;  // queries of the longest sequence
-  int32_t max_kv_len = 0;
-  int32_t num_heads = 0;
-  int32_t num_kv_heads = 0;
-  int32_t head_dim = 0;
-  float scale = 1;
-  float soft_cap = 0;
-  AttentionMask mask;
-  const float* slopes = nullptr;  // [H] of ALiBi, or null
-  DType dtype = DType::kFloat16;
-  float* workspace = nullptr;
-  size_t workspace_bytes = 0;
-  unsigned* counters = nullptr;  // [kPagedCounters]: zeros before and after every launch
+/// Properties of the device, and memory of its context, that a launch uses.
+struct PagedLaunch {
   int32_t sm_count = 0;
   size_t most_shared_bytes = SIZE_MAX;  // that a block of the device may have
+  unsigned* counters = nullptr;         // [kPagedCounters]: zeros before and after every launch
+  size_t workspace_bytes = 0;           // at args.workspace
 };
 
 /// Slabs of rows times key/value heads up to which sequences are split among blocks.
@@ -68,11 +30,14 @@ void prepare_attention_pages(size_t most_shared_bytes);
 size_t attention_pages_workspace(int64_t num_tokens, int64_t max_kv_len, int64_t num_heads,
                                  int64_t head_dim);
 
-/// Whether a launch writes new keys and values to their pages itself. If not, they must lie there.
-bool appends_to_pages(const PagedAttentionParams& params);
+/// True if a launch writes new keys and values, args.k and args.v, to their pages itself. If not,
+/// they must lie there, and args.k and args.v be empty.
+bool appends_to_pages(const AttentionArgs& args, const PagedLaunch& how);
 
-/// Allocates nothing; asynchronous on `stream`, may be captured. Without a workspace long sequences
-/// are not split among blocks: slower, same bits. Throws RuntimeError.
-void launch_attention_pages(const PagedAttentionParams& params, cudaStream_t stream);
+/// Computes attention over pages. The numbers of tokens, sequences and keys are bounds where
+/// there are counts, so that one captured graph serves every step within them. Allocates nothing;
+/// asynchronous on `stream`, may be captured. Without a workspace long sequences are not split
+/// among blocks: slower, same bits. Throws RuntimeError.
+void launch_attention_pages(const AttentionArgs& args, const PagedLaunch& how, cudaStream_t stream);
 
 }  // namespace packhorse::cuda

@@ -7,6 +7,7 @@
 // its chunks.
 #pragma once
 
+#include "core/math.h"
 #include "cuda/attention/paged/kernel.cuh"
 
 namespace packhorse::cuda {
@@ -16,7 +17,7 @@ struct ChunkRange {
   int first, end;
   __device__ ChunkRange(const KeyWindow& window, int position, int kv_length, int chunk_keys) {
     first = max(0, position - window.left) / chunk_keys;
-    end = (kv_length + chunk_keys - 1) / chunk_keys;
+    end = ceil_div(kv_length, chunk_keys);
   }
   __device__ int count() const { return end - first; }
 };
@@ -68,10 +69,10 @@ class DecodeSchedule {
     split_ = warp_total(entries) <= params.entries;
     total_ = warp_total(split_ ? units : slabs) * params.args.num_kv_heads;
     const int blocks = static_cast<int>(gridDim.x);
-    share_ = max(1, (total_ + blocks - 1) / blocks);
+    share_ = max(1, ceil_div(total_, blocks));
     // Merging chunks of several blocks takes longer than a chunk: so slabs stay whole where that
     // makes a block's work longer by a quarter at most.
-    const int whole = (share_ + most_chunks - 1) / most_chunks * most_chunks;
+    const int whole = round_up(share_, most_chunks);
     if (split_ && share_ > 1 && whole * 4 <= share_ * 5) share_ = whole;
     number_ = static_cast<int>(blockIdx.x) * share_;
     left_ = max(0, min(share_, total_ - number_));
@@ -133,12 +134,12 @@ class DecodeSchedule {
     /// Within the bound of the number of sequences, which is known without a look at memory.
     __device__ Sequence(const PagedKernelParams& params, int first) {
       const int b = first + static_cast<int>(threadIdx.x) % 32;
-      if (b >= params.args.num_sequences) return;
-      q_begin = params.args.cu_seqlens[b];
-      const int q_length = params.args.cu_seqlens[b + 1] - q_begin;
+      if (b >= params.args.queries.num_sequences) return;
+      q_begin = params.args.queries.cu_seqlens[b];
+      const int q_length = params.args.queries.cu_seqlens[b + 1] - q_begin;
       rows = q_length * params.group;
-      slabs = (rows + kRows - 1) / kRows;
-      kv_length = params.args.kv_lens[b];
+      slabs = ceil_div(rows, kRows);
+      kv_length = params.args.pages.kv_lens[b];
       chunks = ChunkRange(params.window, kv_length - q_length, kv_length, kKeys);
       entries = static_cast<int64_t>(chunks.count()) * q_length * params.args.num_heads;
     }

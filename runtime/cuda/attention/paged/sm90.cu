@@ -21,31 +21,33 @@ void dispatch_pages_sm90(DType dtype, int64_t head_dim, bool rare, Launch launch
   });
 }
 
-CUtensorMap query_map(const PagedAttentionParams& args, int group, int slab_tokens) {
+CUtensorMap query_map(const AttentionArgs& args, int group, int slab_tokens) {
   const auto extent = [](int64_t value) { return static_cast<cuuint64_t>(value); };
-  return tensor_map<3>(args.q, args.dtype,
-                       {extent(args.head_dim), extent(args.num_heads), extent(args.num_tokens)},
-                       {extent(args.head_dim * 2), extent(args.q_row_stride * 2)},
-                       {64, static_cast<cuuint32_t>(group), static_cast<cuuint32_t>(slab_tokens)});
+  return tensor_map<3>(
+      args.q.data, args.q.dtype,
+      {extent(args.head_dim), extent(args.num_heads), extent(args.queries.num_tokens)},
+      {extent(args.head_dim * 2), extent(args.q.row_stride * 2)},
+      {64, static_cast<cuuint32_t>(group), static_cast<cuuint32_t>(slab_tokens)});
 }
 
 // Boxes begin where PageValues says.
-CUtensorMap page_values_map(const PagedAttentionParams& args) {
+CUtensorMap page_values_map(const AttentionArgs& args) {
   const int64_t row_bytes = int64_t{args.head_dim} * 2;
   const auto row = static_cast<cuuint64_t>(row_bytes);
-  const auto* ahead = static_cast<const unsigned char*>(args.values) - kPageTokens * row_bytes;
+  const auto* ahead =
+      static_cast<const unsigned char*>(args.pages.values.data) - kPageTokens * row_bytes;
   return tensor_map<4>(
-      ahead, args.dtype,
+      ahead, args.q.dtype,
       {static_cast<cuuint64_t>(args.head_dim), PageValues::kRowExtent, PageValues::kShiftExtent,
-       static_cast<cuuint64_t>(args.page_rows / kPageTokens)},
+       static_cast<cuuint64_t>(args.pages.keys.rows() / kPageTokens)},
       {row, row, kPageTokens * row}, {64, PageValues::kRowExtent, 1, 1});
 }
 
 }  // namespace
 
-bool attention_pages_sm90_supported(const PagedAttentionParams& args) {
+bool attention_pages_sm90_supported(const AttentionArgs& args, const PagedLaunch& how) {
   const int rows = args.head_dim <= 64 ? kPagesSm90Rows<64> : kPagesSm90Rows<128>;
-  return args.counters != nullptr && args.head_dim <= 128 &&
+  return how.counters != nullptr && args.head_dim <= 128 &&
          args.num_heads / args.num_kv_heads <= rows;
 }
 
@@ -64,20 +66,23 @@ void prepare_attention_pages_sm90() {
   }
 }
 
-void launch_attention_pages_sm90(const PagedAttentionParams& args, cudaStream_t stream) {
-  PagesSm90Params params{paged_kernel_params(args), {}, {}, {}};
-  const bool rare = args.soft_cap != 0 || args.slopes != nullptr;
-  dispatch_pages_sm90(args.dtype, args.head_dim, rare, [&]<class T, int kDim, bool kRare>() {
+void launch_attention_pages_sm90(const AttentionArgs& args, const PagedLaunch& how,
+                                 cudaStream_t stream) {
+  PagesSm90Params params{paged_kernel_params(args, how), {}, {}, {}};
+  params.counters = how.counters;
+  const bool rare = args.soft_cap != 0 || args.term.slopes != nullptr;
+  dispatch_pages_sm90(args.q.dtype, args.head_dim, rare, [&]<class T, int kDim, bool kRare>() {
     using Traits = PagesSm90Traits<T, kDim, kRare>;
     params.slab_tokens = Traits::kRows / params.group;
-    params.slots = args.num_tokens / params.slab_tokens + args.num_sequences;
+    params.slots =
+        static_cast<int>(args.queries.num_tokens / params.slab_tokens + args.queries.num_sequences);
     params.query_map = query_map(args, params.group, params.slab_tokens);
-    params.key_map = matrix_tensor_map(args.keys, args.dtype, args.page_rows, args.head_dim,
-                                       args.head_dim, Traits::kKeys, 64);
+    params.key_map = matrix_tensor_map(args.pages.keys.data, args.q.dtype, args.pages.keys.rows(),
+                                       args.head_dim, args.head_dim, Traits::kKeys, 64);
     params.value_map = page_values_map(args);
     const int64_t items = int64_t{params.slots} * args.num_kv_heads;
     launch_kernel(paged_attention_sm90_kernel<T, kDim, kRare>,
-                  dim3(static_cast<unsigned>(std::min(items, int64_t{args.sm_count}))),
+                  dim3(static_cast<unsigned>(std::min(items, int64_t{how.sm_count}))),
                   Traits::kThreads, Traits::kSharedBytes, stream, params);
   });
 }

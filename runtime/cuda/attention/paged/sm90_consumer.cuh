@@ -175,7 +175,7 @@ struct PagesSm90Consumer {
 
   /// Writes the rows before `row_end`, by way of the room of this warp's queries.
   __device__ void store(int row_end) const {
-    const PagedAttentionParams& args = params.args;
+    const AttentionArgs& args = params.args;
     const AccumulatorPlace place;
     using Pair = typename Element<T>::Pair;
     sm90::named_sync(1 + group, 128);  // from here on no warp reads the queries
@@ -195,7 +195,7 @@ struct PagesSm90Consumer {
     }
     __syncwarp();
     constexpr int kAcross = kDim / kVectorSize;
-    T* const out = static_cast<T*>(args.out);
+    T* const out = static_cast<T*>(args.out.data);
     for (int at = static_cast<int>(threadIdx.x) % 32; at < 16 * kAcross; at += 32) {
       const int row = warp_row + at / kAcross;
       const int column = at % kAcross * kVectorSize;
@@ -203,7 +203,7 @@ struct PagesSm90Consumer {
       if (r >= row_end || column >= args.head_dim) continue;
       const int token = params.token_of(r);
       const int head = slab.kv_head * params.group + r - token * params.group;
-      *reinterpret_cast<uint4*>(out + (slab.q_begin + token) * args.out_row_stride +
+      *reinterpret_cast<uint4*>(out + (slab.q_begin + token) * args.out.row_stride +
                                 head * args.head_dim + column) =
           *reinterpret_cast<const uint4*>(staging + tile_place<Traits::kRows>(row, column));
     }

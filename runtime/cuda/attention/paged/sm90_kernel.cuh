@@ -14,6 +14,7 @@
 
 #include <cutlass/arch/reg_reconfig.h>
 
+#include "core/math.h"
 #include "cuda/attention/paged/sm90_consumer.cuh"
 
 namespace packhorse::cuda {
@@ -29,7 +30,7 @@ __device__ void copy_slab(const PagesSm90Params& params, typename Traits::Shared
   using T = typename Traits::T;
   constexpr auto kHint = static_cast<uint64_t>(cute::TMA::CacheHintSm90::EVICT_NORMAL);
   constexpr int kKeys = Traits::kKeys;
-  const PagedAttentionParams& args = params.args;
+  const AttentionArgs& args = params.args;
   const bool leader = threadIdx.x % 32 == 0;
   if (leader) {
     Barrier::wait(&smem.queries_empty[query.index], query.phase ^ 1);
@@ -46,8 +47,9 @@ __device__ void copy_slab(const PagesSm90Params& params, typename Traits::Shared
   query.advance();
 
   const SlabTiles tiles(params, slab, slab.row, SlabItems{params}.row_end(slab) - 1, kKeys);
-  PageNumbers pages(args.table + static_cast<int64_t>(slab.sequence) * args.table_stride,
-                    (slab.kv_length + kKeys - 1) / kKeys);
+  PageNumbers pages(
+      args.pages.table + static_cast<int64_t>(slab.sequence) * args.pages.table_stride,
+      ceil_div(slab.kv_length, kKeys));
 #pragma unroll 1
   for (int tile = tiles.begin; tile < tiles.end; ++tile) {
     const int head = pages[tile] * args.num_kv_heads + slab.kv_head;
@@ -95,13 +97,13 @@ __device__ void produce_pages(const PagesSm90Params& params, typename Traits::Sh
   while (item < count) {
     // Needed only after this slab's copies are issued, since the counter's answer takes long.
     unsigned taken = 0;
-    if (leader && counted) taken = atomicAdd(params.args.counters, 1U);
+    if (leader && counted) taken = atomicAdd(params.counters, 1U);
     if (found) copy_slab<Traits>(params, smem, slab, query, stage);
     __syncwarp();
     if (!counted) break;
     // A number is taken for each item, so count - 1 is the last one of this launch, and its taker
     // leaves the counter at zero.
-    if (leader && taken == static_cast<unsigned>(count) - 1) *params.args.counters = 0;
+    if (leader && taken == static_cast<unsigned>(count) - 1) *params.counters = 0;
     item = static_cast<int>(gridDim.x + __shfl_sync(kFullWarp, taken, 0));
     found = item < count && items.find(item, slab);
   }

@@ -2,6 +2,7 @@
 // arguments, its sizes, its shared memory, and which slab of rows an item of work is.
 #pragma once
 
+#include "core/math.h"
 #include "cuda/attention/disentangled/sm90_products.cuh"
 #include "cuda/attention/paged/decode_tiles.cuh"
 #include "cuda/attention/sm90/traits.cuh"
@@ -82,7 +83,7 @@ struct SlabTiles {
     const int last_position = slab.position + params.token_of(last);
     const int end_key = min(slab.kv_length, last_position + params.window.right + 1);
     begin = max(0, first_position - params.window.left) / keys;
-    end = max(begin, end_key <= 0 ? 0 : (end_key + keys - 1) / keys);
+    end = max(begin, end_key <= 0 ? 0 : ceil_div(end_key, keys));
   }
 };
 
@@ -100,19 +101,21 @@ struct SlabItems {
 
   /// The slab of an item; false where there is none. Called by whole warps.
   __device__ bool find(int item, PagedSlab& slab) const {
-    const PagedAttentionParams& args = params.args;
-    const auto first_slot = [&](int b) { return args.cu_seqlens[b] / params.slab_tokens + b; };
+    const AttentionArgs& args = params.args;
+    const auto first_slot = [&](int b) {
+      return args.queries.cu_seqlens[b] / params.slab_tokens + b;
+    };
     const int sequences = params.sequences();
     if (sequences == 0) return false;
     // Rows near a sequence's end see the most keys: they come first, so that none of the long slabs
     // begins last.
     const int slot = params.slots - 1 - item / args.num_kv_heads;
     slab.sequence = warp_search(sequences, slot, first_slot);
-    slab.q_begin = args.cu_seqlens[slab.sequence];
-    const int q_length = args.cu_seqlens[slab.sequence + 1] - slab.q_begin;
+    slab.q_begin = args.queries.cu_seqlens[slab.sequence];
+    const int q_length = args.queries.cu_seqlens[slab.sequence + 1] - slab.q_begin;
     slab.rows = q_length * params.group;
     slab.row = (slot - first_slot(slab.sequence)) * params.slab_tokens * params.group;
-    slab.kv_length = args.kv_lens[slab.sequence];
+    slab.kv_length = args.pages.kv_lens[slab.sequence];
     slab.position = slab.kv_length - q_length;
     slab.kv_head = item % args.num_kv_heads;
     return slab.row >= 0 && slab.row < slab.rows;

@@ -54,13 +54,13 @@ __global__ void __launch_bounds__(OnlineTraits<kDim, kGroups>::kThreads)
       copy_tile_async<kKeys, kDim, Traits::kThreads>(
           values ? values_at(tile) : keys_at(tile),
           values ? params.v<T>(slab, key) : params.k<T>(slab, key),
-          values ? params.args.v_row_stride : params.args.k_row_stride, sequence.k_length - key,
+          values ? params.args.v.row_stride : params.args.k.row_stride, sequence.k_length - key,
           head_dim);
     }
     cute::cp_async_fence();
   };
   copy_tile_async<Traits::kRows, kDim, Traits::kThreads>(
-      queries, params.q<T>(slab), params.args.q_row_stride, sequence.q_length - slab.row, head_dim);
+      queries, params.q<T>(slab), params.args.q.row_stride, sequence.q_length - slab.row, head_dim);
   fetch(false, range.begin);
   fetch(true, range.begin);
 

@@ -27,62 +27,55 @@ struct KeyLengths {
 
 /// The parameters of every portable kernel, with the addresses of a tile's rows.
 struct PortableParams {
-  AttentionParams args;
+  AttentionArgs args;
   KeyWindow window;
   KeyLengths lengths;
+  float out_factor = 0;  // of results in e4m3: 1 / args.out_scale
 
   __device__ int sequences() const {
-    return args.counts == nullptr ? args.num_sequences : args.counts[1];
+    return args.queries.counts == nullptr ? static_cast<int>(args.queries.num_sequences)
+                                          : args.queries.counts[1];
   }
   __device__ Sequence sequence(int index) const {
-    const int32_t q = args.cu_seqlens_q[index], k = args.cu_seqlens_k[index];
-    return {q, args.cu_seqlens_q[index + 1] - q, k, args.cu_seqlens_k[index + 1] - k};
+    const int32_t q = args.queries.cu_seqlens[index], k = args.keys.cu_seqlens[index];
+    return {q, args.queries.cu_seqlens[index + 1] - q, k, args.keys.cu_seqlens[index + 1] - k};
   }
   __device__ int kv_head(int head) const { return head / (args.num_heads / args.num_kv_heads); }
 
   template <class T>
   __device__ const T* q(const QueryTile& tile) const {
-    return static_cast<const T*>(args.q) + (tile.sequence.q_begin + tile.row) * args.q_row_stride +
-           tile.head * args.head_dim;
+    return static_cast<const T*>(args.q.data) +
+           (tile.sequence.q_begin + tile.row) * args.q.row_stride + tile.head * args.head_dim;
   }
   template <class T>
   __device__ const T* k(const QueryTile& tile, int key) const {
-    return static_cast<const T*>(args.k) + (tile.sequence.k_begin + key) * args.k_row_stride +
+    return static_cast<const T*>(args.k.data) + (tile.sequence.k_begin + key) * args.k.row_stride +
            kv_head(tile.head) * args.head_dim;
   }
   template <class T>
   __device__ const T* v(const QueryTile& tile, int key) const {
-    return static_cast<const T*>(args.v) + (tile.sequence.k_begin + key) * args.v_row_stride +
+    return static_cast<const T*>(args.v.data) + (tile.sequence.k_begin + key) * args.v.row_stride +
            kv_head(tile.head) * args.head_dim;
   }
   template <class T>
   __device__ T* out(const QueryTile& tile) const {
-    return static_cast<T*>(args.out) + (tile.sequence.q_begin + tile.row) * args.out_row_stride +
-           tile.head * args.head_dim;
+    return static_cast<T*>(args.out.data) +
+           (tile.sequence.q_begin + tile.row) * args.out.row_stride + tile.head * args.head_dim;
   }
 };
-
-/// Returns the window of a mask in the form that kernels use: no limit is kUnlimitedWindow, and a
-/// causal mask is a window without keys to the right.
-inline KeyWindow key_window(const AttentionMask& mask) {
-  const auto side = [](int32_t limit) {
-    return limit < 0 ? kUnlimitedWindow : std::min(limit, kUnlimitedWindow);
-  };
-  return {side(mask.window_left), mask.causal ? 0 : side(mask.window_right)};
-}
 
 /// Returns how many slots of `rows` queries a grid needs. The slabs of sequence b begin at slot
 /// q_begin / rows + b. Those ranges of slots never overlap, so a block finds its slab by one search
 /// in cu_seqlens; some slots stay empty.
-inline int64_t slab_slots(const AttentionParams& args, int rows) {
-  return args.num_tokens_q / rows + args.num_sequences;
+inline int64_t slab_slots(const AttentionArgs& args, int rows) {
+  return args.queries.num_tokens / rows + args.queries.num_sequences;
 }
 
 /// Finds the slab of slot blockIdx.x and head blockIdx.y. Returns false where the slot is empty or
 /// the sequence is for another kernel. Called by whole warps.
 template <int kRows>
 __device__ bool find_slab(const PortableParams& params, QueryTile& slab) {
-  const auto first_slot = [&](int b) { return params.args.cu_seqlens_q[b] / kRows + b; };
+  const auto first_slot = [&](int b) { return params.args.queries.cu_seqlens[b] / kRows + b; };
   const int sequences = params.sequences();
   if (sequences == 0) return false;
   const int slot = static_cast<int>(blockIdx.x);
@@ -187,7 +180,7 @@ __device__ void store_output(const PortableParams& params, const QueryTile& slab
     const int row = at / kAcross;
     const int column = at % kAcross * kVectorSize;
     if (slab.row + warp_row + row < slab.sequence.q_length && column < params.args.head_dim) {
-      *reinterpret_cast<uint4*>(out + (warp_row + row) * params.args.out_row_stride + column) =
+      *reinterpret_cast<uint4*>(out + (warp_row + row) * params.args.out.row_stride + column) =
           *reinterpret_cast<const uint4*>(staging + row * kPitch<kDim> + column);
     }
   }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "core/math.h"
 #include "cuda/attention/bytetransformer/grouped_kernel.cuh"
 #include "cuda/attention/bytetransformer/short_kernel.cuh"
 #include "cuda/attention/portable/online_kernel.cuh"
@@ -36,7 +37,7 @@ void dispatch_kernel(DType dtype, int64_t head_dim, Launch launch) {
 // up to whole tiles, and never 0.
 int64_t grouped_row_keys(int64_t max_seqlen_k, const PortableLimits& limits) {
   const int64_t keys = std::clamp<int64_t>(max_seqlen_k, 1, limits.grouped_keys);
-  return (keys + kGroupedTile - 1) / kGroupedTile * kGroupedTile;
+  return round_up(keys, kGroupedTile);
 }
 
 // Returns the bytes of one head's scores, and of one (maximum, sum) per row and key tile.
@@ -55,7 +56,7 @@ void allow_shared_memory(Kernel kernel, size_t bytes) {
                                   static_cast<int>(bytes)));
 }
 
-dim3 slab_grid(const AttentionParams& args, int rows) {
+dim3 slab_grid(const AttentionArgs& args, int rows) {
   return {static_cast<unsigned>(slab_slots(args, rows)), static_cast<unsigned>(args.num_heads)};
 }
 
@@ -76,14 +77,14 @@ void launch_online(const PortableParams& params, cudaStream_t stream) {
 // Computes the scores of a few heads at a time, which bounds the memory they take. Which heads go
 // together changes no arithmetic.
 template <class T, int kDim>
-void launch_grouped(const PortableParams& params, const PortableLimits& limits,
+void launch_grouped(const PortableParams& params, const PortableLimits& limits, int sm_count,
                     cudaStream_t stream) {
-  const AttentionParams& args = params.args;
-  const int64_t tokens = args.num_tokens_q;
-  const int64_t row_keys = grouped_row_keys(args.max_seqlen_k, limits);
+  const AttentionArgs& args = params.args;
+  const int64_t tokens = args.queries.num_tokens;
+  const int64_t row_keys = grouped_row_keys(args.keys.max_seqlen, limits);
   const int64_t head_bytes = grouped_head_bytes(tokens, row_keys);
   const int64_t heads = std::clamp<int64_t>(kScoresCap / head_bytes, 1, args.num_heads);
-  const auto blocks = static_cast<unsigned>(args.sm_count * kBlocksPerMultiprocessor);
+  const auto blocks = static_cast<unsigned>(sm_count * kBlocksPerMultiprocessor);
   for (int64_t first = 0; first < args.num_heads; first += heads) {
     const int64_t count = std::min(heads, args.num_heads - first);
     auto* scores = static_cast<unsigned char*>(args.workspace);
@@ -133,38 +134,39 @@ size_t attention_sm80_workspace(int64_t num_tokens_q, int64_t max_seqlen_k, int6
   return static_cast<size_t>(std::min(head * num_heads, std::max(head, kScoresCap)));
 }
 
-void launch_attention_sm80(const AttentionParams& params, cudaStream_t stream,
+void launch_attention_sm80(const AttentionArgs& args, int sm_count, cudaStream_t stream,
                            const PortableLimits& limits) {
-  if (params.num_tokens_q == 0 || params.num_sequences == 0) return;
-  const size_t workspace = attention_sm80_workspace(params.num_tokens_q, params.max_seqlen_k,
-                                                    params.num_heads, params.head_dim, limits);
-  if (workspace > 0 && (params.workspace == nullptr || params.workspace_bytes < workspace)) {
-    throw InvalidArgument(concat("attention: workspace of ", params.workspace_bytes, " bytes, ",
-                                 workspace, " needed"));
+  const int64_t tokens = args.queries.num_tokens;
+  const int64_t longest = args.keys.max_seqlen;
+  if (tokens == 0 || args.queries.num_sequences == 0) return;
+  const size_t workspace =
+      attention_sm80_workspace(tokens, longest, args.num_heads, args.head_dim, limits);
+  if (workspace > 0 && args.workspace == nullptr) {
+    throw InvalidArgument(concat("attention: workspace of 0 bytes, ", workspace, " needed"));
   }
-  PortableParams portable{params, key_window(params.mask), {}};
-  dispatch_kernel(params.dtype, params.head_dim, [&]<class T, int kDim>() {
+  PortableParams portable{args, key_window(args.mask), {}};
+  dispatch_kernel(args.q.dtype, args.head_dim, [&]<class T, int kDim>() {
     int32_t covered = -1;  // the kernels launched so far cover sequences up to this many keys
     if constexpr (kDim <= kGroupedHeadDim) {
       if (limits.short_keys >= 0) {
         portable.lengths = {0, limits.short_keys};
-        if (params.max_seqlen_k <= ShortTraits<kDim, 1>::kKeys) {
+        if (longest <= ShortTraits<kDim, 1>::kKeys) {
           launch_short<T, kDim, 1>(portable, stream);
         } else {
           launch_short<T, kDim, 3>(portable, stream);
         }
         covered = limits.short_keys;
       }
-      if (uses_grouped(params.max_seqlen_k, params.head_dim, limits)) {
+      if (uses_grouped(longest, args.head_dim, limits)) {
         portable.lengths = {covered + 1, limits.grouped_keys};
-        launch_grouped<T, kDim>(portable, limits, stream);
+        launch_grouped<T, kDim>(portable, limits, sm_count, stream);
         covered = limits.grouped_keys;
       }
     }
-    if (params.max_seqlen_k <= covered) return;
+    if (longest <= covered) return;
     portable.lengths = {covered + 1, std::numeric_limits<int32_t>::max()};
     if constexpr (kDim <= kTwoGroupsHeadDim) {
-      if (params.max_seqlen_k > kTwoGroupsKeys) {
+      if (longest > kTwoGroupsKeys) {
         return launch_online<T, kDim, 2>(portable, stream);
       }
     }

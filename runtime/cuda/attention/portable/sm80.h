@@ -1,5 +1,5 @@
 // Portable variable-length attention: it needs compute capability 8.0 or later and computes all
-// that AttentionParams can say, except for a disentangled term
+// that AttentionArgs without pages can say, except for a disentangled term
 // (attention/disentangled/disentangled.h).
 #pragma once
 
@@ -21,7 +21,7 @@ size_t attention_sm80_workspace(int64_t num_tokens_q, int64_t max_seqlen_k, int6
 /// Launches the kernels. head_dim must be a multiple of 8 up to 256, row strides multiples of 8
 /// elements, and pointers aligned to 16 bytes. The launch allocates nothing, is asynchronous on
 /// `stream` and may be captured into a graph. Throws RuntimeError.
-void launch_attention_sm80(const AttentionParams& params, cudaStream_t stream,
+void launch_attention_sm80(const AttentionArgs& args, int sm_count, cudaStream_t stream,
                            const PortableLimits& limits = {});
 
 }  // namespace packhorse::cuda

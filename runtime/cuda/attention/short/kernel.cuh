@@ -81,11 +81,11 @@ struct WarpAttention {
   };
 
   __device__ void load_queries(Operands& to, int first) const {
-    const AttentionParams& args = params.args;
+    const AttentionArgs& args = params.args;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = first + g + 8 * half;
-      const T* from = params.q<T>(tile) + row * args.q_row_stride + 8 * c;
+      const T* from = params.q<T>(tile) + row * args.q.row_stride + 8 * c;
 #pragma unroll
       for (int i = 0; i < kGroups; ++i) {
         load_words(to.q[half][i], from + 32 * i,
@@ -161,7 +161,7 @@ struct WarpAttention {
   }
 
   __device__ float with_term(float score, int offset) const {
-    const AttentionParams& args = params.args;
+    const AttentionArgs& args = params.args;
     const float scale = args.scale;
     if (args.term.kind == ScoreTermKind::kAlibi) {
       const float slope = -args.term.slopes[tile.head];
@@ -208,7 +208,7 @@ struct WarpAttention {
 
   /// Stores the columns of one panel of a lane's two rows.
   __device__ void store(const float (&out)[kSpan][4], float2 factors, int first, int panel) const {
-    const AttentionParams& args = params.args;
+    const AttentionArgs& args = params.args;
     const int column = panel * Traits::kPanel + 2 * kSpan * c;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -217,10 +217,10 @@ struct WarpAttention {
       const float factor = half == 0 ? factors.x : factors.y;
       const auto value = [&](int i) { return out[i % kSpan][2 * half + i / kSpan]; };
       const int64_t at =
-          (tile.sequence.q_begin + row) * args.out_row_stride + tile.head * args.head_dim + column;
+          (tile.sequence.q_begin + row) * args.out.row_stride + tile.head * args.head_dim + column;
       if constexpr (kFloat8) {
         if (column >= args.head_dim) continue;  // head_dim is a multiple of 16
-        const float scaled = factor * args.out_factor;
+        const float scaled = factor * params.out_factor;
         uint32_t words[kSpan / 2];
 #pragma unroll
         for (int i = 0; i < kSpan / 2; ++i) {
@@ -229,7 +229,7 @@ struct WarpAttention {
                          pack_float8(value(4 * i + 2) * scaled, value(4 * i + 3) * scaled))
                          << 16;
         }
-        auto* to = static_cast<unsigned char*>(args.out) + at;
+        auto* to = static_cast<unsigned char*>(args.out.data) + at;
         if constexpr (kSpan == 8) {
           *reinterpret_cast<uint4*>(to) = make_uint4(words[0], words[1], words[2], words[3]);
         } else {
@@ -242,7 +242,7 @@ struct WarpAttention {
           float vector[kVectorSize];
 #pragma unroll
           for (int e = 0; e < kVectorSize; ++e) vector[e] = value(i + e) * factor;
-          store_vector(static_cast<T*>(args.out) + at + i, vector);
+          store_vector(static_cast<T*>(args.out.data) + at + i, vector);
         }
       }
     }

@@ -1,6 +1,7 @@
 // Launches the kernels of attention/short/kernel.cuh.
 #include <algorithm>
 
+#include "core/math.h"
 #include "cuda/attention/short/kernel.cuh"
 #include "cuda/attention/short/warps.h"
 #include "cuda/launch.cuh"
@@ -9,38 +10,38 @@ namespace packhorse::cuda {
 namespace {
 
 template <class T, int kDim, bool kTerm, bool kFloat8>
-void launch(const PortableParams& params, cudaStream_t stream) {
+void launch(const PortableParams& params, int sm_count, cudaStream_t stream) {
   using Traits = WarpTraits<kDim, kTerm>;
-  const AttentionParams& args = params.args;
-  const int64_t heads = int64_t{args.num_sequences} * args.num_heads;
-  const int64_t blocks = std::min((heads + Traits::kWarps - 1) / Traits::kWarps,
-                                  int64_t{args.sm_count} * Traits::kBlocksPerSm);
+  const AttentionArgs& args = params.args;
+  const int64_t heads = args.queries.num_sequences * args.num_heads;
+  const int64_t blocks =
+      std::min(ceil_div(heads, Traits::kWarps), int64_t{sm_count} * Traits::kBlocksPerSm);
   launch_kernel(warp_attention_kernel<T, kDim, kTerm, kFloat8>, dim3(static_cast<unsigned>(blocks)),
                 Traits::kThreads, 0, stream, params);
 }
 
 template <class T, int kDim>
-void launch_dim(const PortableParams& params, cudaStream_t stream) {
+void launch_dim(const PortableParams& params, int sm_count, cudaStream_t stream) {
   const bool term = params.args.term.kind != ScoreTermKind::kNone;
   if constexpr (kDim <= kMostFloat8HeadDim) {
-    if (params.args.out_factor != 0) {
-      return term ? launch<T, kDim, true, true>(params, stream)
-                  : launch<T, kDim, false, true>(params, stream);
+    if (params.out_factor != 0) {
+      return term ? launch<T, kDim, true, true>(params, sm_count, stream)
+                  : launch<T, kDim, false, true>(params, sm_count, stream);
     }
   }
-  term ? launch<T, kDim, true, false>(params, stream)
-       : launch<T, kDim, false, false>(params, stream);
+  term ? launch<T, kDim, true, false>(params, sm_count, stream)
+       : launch<T, kDim, false, false>(params, sm_count, stream);
 }
 
 }  // namespace
 
-void launch_attention_warps(const AttentionParams& args, cudaStream_t stream) {
-  if (args.num_tokens_q == 0 || args.num_sequences == 0) return;
-  const PortableParams params{args, key_window(args.mask), {0, kWarpTokens}};
-  dispatch_dtype(args.dtype, [&]<class T>() {
-    if (args.head_dim <= 32) return launch_dim<T, 32>(params, stream);
-    if (args.head_dim <= 64) return launch_dim<T, 64>(params, stream);
-    launch_dim<T, 128>(params, stream);
+void launch_attention_warps(const AttentionArgs& args, int sm_count, cudaStream_t stream) {
+  if (args.queries.num_tokens == 0 || args.queries.num_sequences == 0) return;
+  const PortableParams params{args, key_window(args.mask), {0, kWarpTokens}, float8_factor(args)};
+  dispatch_dtype(args.q.dtype, [&]<class T>() {
+    if (args.head_dim <= 32) return launch_dim<T, 32>(params, sm_count, stream);
+    if (args.head_dim <= 64) return launch_dim<T, 64>(params, sm_count, stream);
+    launch_dim<T, 128>(params, sm_count, stream);
   });
 }
 

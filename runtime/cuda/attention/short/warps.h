@@ -10,19 +10,19 @@ namespace packhorse::cuda {
 
 /// Whether the warps take the short sequences of a layer: heads of up to kWarpHeadDim columns that
 /// attention_sm90_supported takes, too. This depends on the layer and never on the batch.
-inline bool attention_warps_take(const AttentionParams& params) {
-  return params.head_dim <= kWarpHeadDim && params.term.kind != ScoreTermKind::kDisentangled;
+inline bool attention_warps_take(const AttentionArgs& args) {
+  return args.head_dim <= kWarpHeadDim && args.term.kind != ScoreTermKind::kDisentangled;
 }
 
 /// Returns which kernels launch_attention_sm90 launches.
-inline HopperKernels hopper_kernels(const AttentionParams& params) {
-  return hopper_kernels(attention_warps_take(params), params.min_seqlen_q, params.max_seqlen_q,
-                        params.max_seqlen_k);
+inline HopperKernels hopper_kernels(const AttentionArgs& args) {
+  return hopper_kernels(attention_warps_take(args), args.queries.min_seqlen,
+                        args.queries.max_seqlen, args.keys.max_seqlen);
 }
 
 /// Computes the sequences for which computed_by_warps is true, and leaves the rows of all others
 /// alone. The launch allocates nothing, needs no workspace, is asynchronous on `stream` and may be
 /// captured into a graph; num_sequences may then be any bound. Throws RuntimeError.
-void launch_attention_warps(const AttentionParams& params, cudaStream_t stream);
+void launch_attention_warps(const AttentionArgs& args, int sm_count, cudaStream_t stream);
 
 }  // namespace packhorse::cuda

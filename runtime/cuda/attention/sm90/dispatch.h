@@ -34,9 +34,10 @@ struct AttentionPlanTraits<E, d, AttentionPlan::kTerm, o>
 /// kernel. One attention_sm90_d*.cu per head tile instantiates it, so that they compile side by
 /// side.
 template <class Element, int head_tile, bool float8_out>
-bool launch_attention_plan(AttentionPlan plan, const AttentionParams& params, cudaStream_t stream) {
+bool launch_attention_plan(AttentionPlan plan, const AttentionArgs& args,
+                           const AttentionLaunch& how, cudaStream_t stream) {
   const auto launch = [&](auto traits) {
-    launch_attention_kernel<decltype(traits)>(params, stream);
+    launch_attention_kernel<decltype(traits)>(args, how, stream);
     return true;
   };
   switch (plan) {
@@ -68,7 +69,9 @@ bool launch_attention_plan(AttentionPlan plan, const AttentionParams& params, cu
 
 #define PACKHORSE_INSTANTIATE_ATTENTION(head_tile, float8_out)                                  \
   template bool packhorse::cuda::launch_attention_plan<cutlass::half_t, head_tile, float8_out>( \
-      packhorse::cuda::AttentionPlan, const packhorse::cuda::AttentionParams&, cudaStream_t);   \
+      packhorse::cuda::AttentionPlan, const packhorse::AttentionArgs&,                          \
+      const packhorse::cuda::AttentionLaunch&, cudaStream_t);                                   \
   template bool                                                                                 \
   packhorse::cuda::launch_attention_plan<cutlass::bfloat16_t, head_tile, float8_out>(           \
-      packhorse::cuda::AttentionPlan, const packhorse::cuda::AttentionParams&, cudaStream_t)
+      packhorse::cuda::AttentionPlan, const packhorse::AttentionArgs&,                          \
+      const packhorse::cuda::AttentionLaunch&, cudaStream_t)

@@ -21,6 +21,7 @@
 
 #include <cute/arch/copy_sm90_tma.hpp>
 
+#include "core/math.h"
 #include "cuda/attention/sm90/consumer.cuh"
 #include "cuda/attention/sm90/traits.cuh"
 #include "cuda/launch.cuh"
@@ -76,7 +77,7 @@ __device__ void produce(const AttentionArgsSm90& args, typename Traits::SharedSt
     const KeyTiles keys(tile, args.window, kRows, Traits::kKvTile);
     if (cute::elect_one_sync()) {
       const Sequence& s = tile.sequence;
-      const int groups = min(Traits::kConsumers, (s.q_length - tile.row + 63) / 64);
+      const int groups = min(Traits::kConsumers, ceil_div(s.q_length - tile.row, 64));
 
       Barrier::wait(&smem.q_empty[q.index], q.phase ^ 1);
       smem.tile[q.index] = tile;

@@ -45,49 +45,56 @@ inline CUtensorMap ragged_tensor_map(const void* data, DType dtype, int64_t row_
   return map;
 }
 
+/// Settings of a launch besides its arguments.
+struct AttentionLaunch {
+  int32_t* next_tile = nullptr;  // as launch_attention_sm90 has it
+  int sm_count = 0;
+  /// Sequences of up to so many queries and keys are left alone.
+  int32_t short_tokens = 0;
+};
+
 /// Fills the kernel's arguments and launches it on as many blocks as run at once, or as there are
 /// tiles.
 template <class Traits>
-void launch_attention_kernel(const AttentionParams& p, cudaStream_t stream) {
-  const auto map = [&](const void* data, int64_t stride, int heads, int rows) {
-    return ragged_tensor_map(data, p.dtype, stride, heads, p.head_dim, rows, Traits::kBoxColumns);
-  };
-  const auto limit = [](int32_t window) {
-    return window < 0 ? kUnlimitedWindow : std::min(window, kUnlimitedWindow);
+void launch_attention_kernel(const AttentionArgs& p, const AttentionLaunch& launch,
+                             cudaStream_t stream) {
+  const auto map = [&](const TensorView& view, int heads, int rows) {
+    return ragged_tensor_map(view.data, view.dtype, view.row_stride, heads, p.head_dim, rows,
+                             Traits::kBoxColumns);
   };
   AttentionArgsSm90 args{};
-  const auto tile_map = [&](const void* data, int64_t stride, int heads, int rows) {
-    return sm90::TileMap{map(data, stride, heads, rows), map(data, stride, heads, sm90::kPartRows)};
+  const auto tile_map = [&](const TensorView& view, int heads, int rows) {
+    return sm90::TileMap{map(view, heads, rows), map(view, heads, sm90::kPartRows)};
   };
-  args.q = tile_map(p.q, p.q_row_stride, p.num_heads, 64);
-  args.k = tile_map(p.k, p.k_row_stride, p.num_kv_heads, Traits::kKvTile);
-  args.v = tile_map(p.v, p.v_row_stride, p.num_kv_heads, Traits::kKvTile);
+  args.q = tile_map(p.q, p.num_heads, 64);
+  args.k = tile_map(p.k, p.num_kv_heads, Traits::kKvTile);
+  args.v = tile_map(p.v, p.num_kv_heads, Traits::kKvTile);
   args.out = Traits::kFloat8Out
-                 ? ragged_tensor_map(p.out, DType::kFloat8, p.out_row_stride, p.num_heads,
+                 ? ragged_tensor_map(p.out.data, DType::kFloat8, p.out.row_stride, p.num_heads,
                                      p.head_dim, 64, Traits::kFloat8Columns)
-                 : map(p.out, p.out_row_stride, p.num_heads, 64);
-  args.out_factor = p.out_factor;
-  args.window = {limit(p.mask.window_left), limit(p.mask.window_right)};
-  if (p.mask.causal) args.window.right = 0;
+                 : map(p.out, p.num_heads, 64);
+  args.out_factor = float8_factor(p);
+  args.window = key_window(p.mask);
   args.term = p.term;
-  args.next_tile =
-      p.workspace_bytes >= sizeof(int32_t) ? static_cast<int32_t*>(p.workspace) : nullptr;
+  args.next_tile = launch.next_tile;
   args.num_heads = p.num_heads;
   args.q_heads_per_kv_head = p.num_heads / p.num_kv_heads;
   args.scale = p.scale;
   args.descending = p.mask.causal;
-  args.batch = {p.cu_seqlens_q, p.cu_seqlens_k, p.counts, p.num_sequences, p.num_heads, 1,
-                p.short_tokens};
+  args.batch = {p.queries.cu_seqlens, p.keys.cu_seqlens,
+                p.queries.counts,     static_cast<int32_t>(p.queries.num_sequences),
+                p.num_heads,          1,
+                launch.short_tokens};
   if (p.mask.causal) {
     constexpr int64_t kCacheBytes = 24 << 20;  // of keys and values that stay in the L2 cache
-    const int64_t head_bytes = int64_t{p.max_seqlen_k} * p.head_dim * 4 + 1;
+    const int64_t head_bytes = p.keys.max_seqlen * p.head_dim * 4 + 1;
     const int64_t heads = std::max<int64_t>(1, kCacheBytes / head_bytes) * args.q_heads_per_kv_head;
     args.batch.heads_in_group = static_cast<int32_t>(std::min<int64_t>(heads, p.num_heads));
   }
 
   const int64_t tiles =
-      (int64_t{p.num_tokens_q} / Traits::kTileRows + p.num_sequences) * p.num_heads;
-  const int64_t blocks = std::min<int64_t>(tiles, int64_t{p.sm_count} * Traits::kBlocksPerSm);
+      (p.queries.num_tokens / Traits::kTileRows + p.queries.num_sequences) * p.num_heads;
+  const int64_t blocks = std::min<int64_t>(tiles, int64_t{launch.sm_count} * Traits::kBlocksPerSm);
   if (blocks == 0) return;
   auto* kernel = attention_sm90_kernel<Traits>;
   CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,

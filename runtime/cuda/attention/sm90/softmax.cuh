@@ -13,7 +13,7 @@
 
 #include "cuda/attention/relative_bucket.cuh"
 #include "cuda/attention/varlen.cuh"
-#include "ops/args.h"
+#include "ops/args/attention.h"
 
 namespace packhorse::cuda::sm90 {
 

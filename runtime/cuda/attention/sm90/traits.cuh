@@ -8,7 +8,7 @@
 #include "cuda/attention/config.h"
 #include "cuda/attention/varlen.cuh"
 #include "cuda/pipeline_sm90.cuh"
-#include "ops/args.h"
+#include "ops/args/attention.h"
 
 namespace packhorse::cuda {
 

@@ -6,27 +6,29 @@ namespace packhorse::cuda {
 namespace {
 
 template <class Element, bool has_residual>
-void launch_tile(const GemmInt8Params& params, cudaStream_t stream) {
-  switch (select_gemm_sm80(params.rows, params.n, params.sm_count)) {
+void launch_tile(const LinearArgs& args, const RowBytes& rows, int sm_count, cudaStream_t stream) {
+  switch (select_gemm_sm80(args.x.rows(), args.weight.out_features, sm_count)) {
     case GemmTileSm80::k64x64:
-      return GemmInt8<Element, 64, 64, has_residual>::launch(params, stream);
+      return GemmInt8<Element, 64, 64, has_residual>::launch(args, rows, sm_count, stream);
     case GemmTileSm80::k128x128:
-      return GemmInt8<Element, 128, 128, has_residual>::launch(params, stream);
+      return GemmInt8<Element, 128, 128, has_residual>::launch(args, rows, sm_count, stream);
   }
 }
 
 template <class Element>
-void launch_dtype(const GemmInt8Params& params, cudaStream_t stream) {
-  params.residual != nullptr ? launch_tile<Element, true>(params, stream)
-                             : launch_tile<Element, false>(params, stream);
+void launch_dtype(const LinearArgs& args, const RowBytes& rows, int sm_count, cudaStream_t stream) {
+  args.residual ? launch_tile<Element, true>(args, rows, sm_count, stream)
+                : launch_tile<Element, false>(args, rows, sm_count, stream);
 }
 
 }  // namespace
 
-void launch_gemm_int8(const GemmInt8Params& params, cudaStream_t stream) {
-  if (params.rows == 0) return;
-  params.dtype == DType::kFloat16 ? launch_dtype<cutlass::half_t>(params, stream)
-                                  : launch_dtype<cutlass::bfloat16_t>(params, stream);
+void launch_gemm_int8(const LinearArgs& args, const RowBytes& rows, int sm_count,
+                      cudaStream_t stream) {
+  if (args.x.rows() == 0) return;
+  args.out.dtype == DType::kFloat16
+      ? launch_dtype<cutlass::half_t>(args, rows, sm_count, stream)
+      : launch_dtype<cutlass::bfloat16_t>(args, rows, sm_count, stream);
 }
 
 }  // namespace packhorse::cuda

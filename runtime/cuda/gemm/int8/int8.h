@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "cuda/rowwise/quantize_rows.h"
-#include "ops/activation.h"
+#include "ops/args/dense.h"
 
 #if defined(__CUDACC__)
 #define PACKHORSE_INT8_FUNCTION __host__ __device__ __forceinline__
@@ -43,32 +43,14 @@ PACKHORSE_INT8_FUNCTION float dequantized(int32_t sum, float row_scale, float ro
 #endif
 }
 
-/// out[r, n] = residual[r, n] + activation(dequantized(sum_k a[r, k] * weight[n, k], ...))
+/// out[r, n] = residual[r, n] + activation(dequantized(sum_k rows[r, k] * weight[n, k], ...)),
+/// where `rows` has x as bytes and the weight is packed by Int8Layout.
 ///
-/// Sums are exact, so a row's bits depend on that row and the weight alone, whatever the tiles. n
-/// and the strides of residual and out are multiples of 8 elements, and pointers are aligned to 16
-/// bytes.
-struct GemmInt8Params {
-  const uint8_t* a = nullptr;          // [rows, k]
-  const float* row_scales = nullptr;   // [rows]
-  const float* row_offsets = nullptr;  // [rows]
-  const void* weight = nullptr;        // by Int8Layout
-  const float* bias = nullptr;         // [n] or null
-  const void* residual = nullptr;      // [rows, n] of `dtype` or null; may be `out`
-  int64_t ldr = 0;                     // elements between the starts of rows
-  void* out = nullptr;                 // [rows, n] of `dtype`
-  int64_t ldo = 0;
-  int32_t rows = 0;
-  /// Null, or the exact number of rows, in device memory. Rows of `out` beyond may be overwritten.
-  const int32_t* row_count = nullptr;
-  int32_t n = 0;
-  int32_t k = 0;  // padded_int8(in_features)
-  DType dtype = DType::kFloat16;
-  Activation activation = Activation::kNone;
-  int32_t sm_count = 0;
-};
-
+/// Sums are exact, so a row's bits depend on that row and the weight alone, whatever the tiles.
+/// out_features and the strides of residual and out are multiples of 8 elements, and pointers are
+/// aligned to 16 bytes. Rows of `out` beyond *row_count may be overwritten. The norm is left out.
 /// Asynchronous on `stream`, allocates nothing, may be captured into a graph. Throws RuntimeError.
-void launch_gemm_int8(const GemmInt8Params& params, cudaStream_t stream);
+void launch_gemm_int8(const LinearArgs& args, const RowBytes& rows, int sm_count,
+                      cudaStream_t stream);
 
 }  // namespace packhorse::cuda

@@ -80,43 +80,46 @@ struct GemmInt8 {
       cutlass::gemm::threadblock::GemmIdentityThreadblockSwizzle<8>, kStages,
       cutlass::arch::OpMultiplyAddSaturate>::GemmKernel;
 
-  static void launch(const GemmInt8Params& p, cudaStream_t stream) {
-    const Int8Layout layout(p.k, p.n);
-    const auto* packed = static_cast<const char*>(p.weight);
+  static void launch(const LinearArgs& args, const RowBytes& rows, int sm_count,
+                     cudaStream_t stream) {
+    const auto n = static_cast<int>(args.weight.out_features);
+    const auto k = static_cast<int>(padded_int8(args.weight.in_features));
+    const Int8Layout layout(k, n);
+    const auto* packed = static_cast<const char*>(args.weight.data);
     const auto of_columns = [](const float* values) {
       return typename OfColumns::Arguments{values, 0.0f, {}};
     };
     typename Floats::Arguments floats{
         {},
-        {p.row_scales, 0.0f, {}},
-        {p.row_offsets, 0.0f, {}},
+        {rows.scales, 0.0f, {}},
+        {rows.offsets, 0.0f, {}},
         of_columns(reinterpret_cast<const float*>(packed + layout.scales)),
         of_columns(reinterpret_cast<const float*>(packed + layout.sums)),
-        of_columns(p.bias),
+        of_columns(args.weight.bias),
         {}};
-    typename Activated::Arguments activated{floats, {p.activation}};
+    typename Activated::Arguments activated{floats, {args.activation}};
     typename Value::Arguments value = [&] {
       if constexpr (has_residual) {
-        auto* residual = static_cast<Element*>(const_cast<void*>(p.residual));
+        auto* residual = args.residual.as<Element>();
         return typename Value::Arguments{
-            {residual, Element(0), {p.ldr, cute::_1{}, 0}}, activated, {}};
+            {residual, Element(0), {args.residual.row_stride, cute::_1{}, 0}}, activated, {}};
       } else {
         return activated;
       }
     }();
-    typename Fusion::Arguments fusion{value,
-                                      {static_cast<Element*>(p.out), {p.ldo, cute::_1{}, 0}}};
-    typename Kernel::Arguments args(cutlass::gemm::GemmUniversalMode::kGemm, {p.rows, p.n, p.k}, 1,
-                                    fusion, p.a, p.weight, nullptr, nullptr, 0, 0, 0, 0, p.k, p.k,
-                                    0, 0);
-    const typename Kernel::Params kernel_params(args, p.sm_count, 1);
+    typename Fusion::Arguments fusion{
+        value, {args.out.as<Element>(), {args.out.row_stride, cute::_1{}, 0}}};
+    const typename Kernel::Arguments arguments(
+        cutlass::gemm::GemmUniversalMode::kGemm, {static_cast<int>(args.x.rows()), n, k}, 1, fusion,
+        rows.values, args.weight.data, nullptr, nullptr, 0, 0, 0, 0, k, k, 0, 0);
+    const typename Kernel::Params kernel_params(arguments, sm_count, 1);
     const dim3 grid =
         typename Kernel::ThreadblockSwizzle().get_grid_shape(kernel_params.grid_tiled_shape);
     auto* function = &gemm_sm80_kernel<Kernel>;
     constexpr int kSharedBytes = sizeof(typename Kernel::SharedStorage);
     CUDA_CHECK(
         cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
-    function<<<grid, Kernel::kThreadCount, kSharedBytes, stream>>>(kernel_params, p.row_count);
+    function<<<grid, Kernel::kThreadCount, kSharedBytes, stream>>>(kernel_params, args.row_count);
     CUDA_CHECK(cudaGetLastError());
   }
 };

@@ -12,8 +12,9 @@
 namespace packhorse::cuda {
 
 /// Whether launch_gemm_skinny is to compute this: what it can, and where it was measured to be
-/// faster than launch_gemm_sm90 (docs/experiments/cuda_generation.md). With a sum in one part that
-/// is for up to eight rows from about 4 MB of weight on, except for long sums over large weights.
+/// faster than launch_gemm_sm90 (docs/developer/notebook/cuda_generation.md). With a sum in one
+/// part that is for up to eight rows from about 4 MB of weight on, except for long sums over large
+/// weights.
 inline bool is_skinny(const GemmParams& params) {
   if (params.rows > kMostSkinnyRows || params.pool.out != nullptr ||
       (params.gated && params.n % (2 * kGateBlock) != 0)) {

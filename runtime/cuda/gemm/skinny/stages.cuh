@@ -7,6 +7,7 @@
 
 #include <cute/arch/copy_sm90_tma.hpp>
 
+#include "core/math.h"
 #include "cuda/gemm/skinny/skinny.h"
 #include "cuda/launch.cuh"
 #include "cuda/pipeline_sm90.cuh"
@@ -46,11 +47,11 @@ struct GemmSkinnyStages {
   GemmSkinnyShared& shared;
   unsigned char* ring;
 
-  __device__ int weight_box() const { return (args.tile.features + 7) / 8 * 8 * kBoxRow; }
+  __device__ int weight_box() const { return round_up(args.tile.features, 8) * kBoxRow; }
   __device__ int stage_bytes() const {
     return args.tile.parts * kBoxes * (weight_box() + kRowsBox);
   }
-  __device__ int tiles() const { return (args.n + args.tile.features - 1) / args.tile.features; }
+  __device__ int tiles() const { return ceil_div(args.n, args.tile.features); }
   __device__ int rows() const {
     return args.row_count == nullptr ? args.rows : min(args.rows, *args.row_count);
   }
@@ -83,7 +84,7 @@ struct GemmSkinnyStages {
 #pragma unroll
       for (int i = 0; i < kBoxes; ++i) {
         const int in_part = (step * kBoxes + i) * 64;
-        visit(in_part < length ? part * length + in_part : (args.k + 63) / 64 * 64);
+        visit(in_part < length ? part * length + in_part : round_up(args.k, 64));
       }
     }
   }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "core/math.h"
 #include "cuda/gemm/split_k.h"
 #include "ops/activation.h"
 
@@ -30,7 +31,7 @@ struct GemmSkinnyTile {
   bool weight_at_once;
   int64_t shared_bytes;
 
-  constexpr int warps() const { return (features + 15) / 16; }  // of each part
+  constexpr int warps() const { return ceil_div(features, 16); }  // of each part
 };
 
 /// Eight warps have 16 features of a part each.
@@ -46,27 +47,25 @@ inline GemmSkinnyTile skinny_tile(int64_t rows, int64_t n, int64_t k, int parts,
   // Rotated pairs must not be split, nor blocks of a gate and what it gates.
   const int64_t unit = gated ? 2 * kGateBlock : 2;
   const int64_t most = int64_t{sm_count} * kMostSkinnyFeatures;
-  const int64_t passes = (n + most - 1) / most;
-  const int64_t share = (n + sm_count * passes - 1) / (sm_count * passes);
+  const int64_t passes = ceil_div(n, most);
+  const int64_t share = ceil_div(n, sm_count * passes);
   // Copies of several boxes need boxes of whole groups of eight rows.
   constexpr int64_t kSmallShare = 24;
   tile.rows_at_once = k % 64 == 0;
   const bool groups = !gated && tile.rows_at_once;
   const int64_t step = groups && share <= kSmallShare ? 8 : unit;
-  tile.features =
-      static_cast<int>(std::min<int64_t>(kMostSkinnyFeatures, (share + step - 1) / step * step));
+  tile.features = static_cast<int>(std::min<int64_t>(kMostSkinnyFeatures, round_up(share, step)));
   tile.weight_at_once = groups && tile.features % 8 == 0;
-  tile.blocks =
-      static_cast<int>(std::min<int64_t>(sm_count, (n + tile.features - 1) / tile.features));
+  tile.blocks = static_cast<int>(std::min<int64_t>(sm_count, ceil_div(n, tile.features)));
   tile.parts = parts;
   tile.row_blocks = rows <= kSkinnyRows ? 1 : 2;
-  const int64_t weight_rows = (tile.features + 7) / 8 * 8;
+  const int64_t weight_rows = round_up(tile.features, 8);
   const int boxes = weight_rows <= 32 ? 4 : weight_rows <= 64 ? 2 : 1;
   tile.boxes = parts == 1 ? boxes : weight_rows * parts <= 64 ? 2 : 1;
   const int64_t box_rows = weight_rows + tile.row_blocks * kSkinnyRows;
   const int64_t stage = parts * tile.boxes * box_rows * 128;
-  const int64_t boxes_part = (k / parts + kSumUnit - 1) / kSumUnit;
-  tile.steps = static_cast<int>((boxes_part + tile.boxes - 1) / tile.boxes);
+  const int64_t boxes_part = ceil_div(k / parts, kSumUnit);
+  tile.steps = static_cast<int>(ceil_div(boxes_part, tile.boxes));
   tile.stages = static_cast<int>(std::clamp<int64_t>(
       std::min<int64_t>(kSkinnySharedBytes / stage, tile.steps), 2, kMostSkinnyStages));
   // The last warp reads 16 rows of a box of the weight, whether they exist or not. Behind that lie

@@ -6,6 +6,7 @@
 
 #include <cute/arch/copy_sm90_tma.hpp>
 
+#include "core/math.h"
 #include "cuda/gemm/epilogue.cuh"
 #include "cuda/gemm/fp8/epilogue.cuh"
 #include "cuda/gemm/sm90/epilogue.cuh"
@@ -279,7 +280,7 @@ struct Consumer {
     using namespace cute;
     constexpr int kStep = Traits::kPingPong ? 2 : 1;
     constexpr int kBlock = Traits::kBox * Traits::kBoxes;
-    const int blocks_k = (args.k + kBlock - 1) / kBlock;
+    const int blocks_k = ceil_div(args.k, kBlock);
     const int rows = exact_rows(args);
     const Schedule<Traits> schedule(args, rows);
     int index = Schedule<Traits>::first();

@@ -19,6 +19,7 @@
 #include <cute/arch/cluster_sm90.hpp>
 #include <cute/arch/copy_sm90_tma.hpp>
 
+#include "core/math.h"
 #include "cuda/gemm/sm90/consumer.cuh"
 
 namespace packhorse::cuda {
@@ -32,7 +33,7 @@ __device__ void produce(const GemmArgsSm90& args, typename Traits::SharedStorage
   using Element = typename Traits::Element;
   constexpr int kBox = Traits::kBox;
   constexpr int kBlock = kBox * Traits::kBoxes;  // elements of k in a stage
-  const int blocks_k = (args.k + kBlock - 1) / kBlock;
+  const int blocks_k = ceil_div(args.k, kBlock);
   auto load_box = [&](const CUtensorMap& map, Element* to, int stage, int k, int row) {
     constexpr auto kHint = static_cast<uint64_t>(cute::TMA::CacheHintSm90::EVICT_NORMAL);
     cute::SM90_TMA_LOAD_2D::copy(&map, &smem.full[stage], kHint, to, k, row);
@@ -79,7 +80,7 @@ __device__ void produce(const GemmArgsSm90& args, typename Traits::SharedStorage
     TxBarrier::expect_transaction(&smem.full[i], Traits::kWeightBytes);
     load_weight(i, i, tile.n);
   }
-  const int most_tiles_m = (args.rows + Traits::kTileM - 1) / Traits::kTileM;
+  const int most_tiles_m = ceil_div(args.rows, Traits::kTileM);
   constexpr int64_t kSize = sizeof(Element);
   const bool fits = kSize * int64_t{args.n} * args.k <= kResidentWeightBytes;
   for (int i = ahead + tile.m; fits && i < blocks_k; i += most_tiles_m) {

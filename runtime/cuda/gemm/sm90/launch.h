@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "core/math.h"
 #include "cuda/check.h"
 #include "cuda/gemm/gemm.h"
 #include "cuda/gemm/sm90/kernel.cuh"
@@ -33,7 +34,7 @@ void launch_gemm_kernel(const GemmParams& p, int panel, cudaStream_t stream) {
   args.n = p.n;
   args.k = p.k;
   args.parts = p.parts;
-  args.tiles_n = cutlass::FastDivmod((p.n + Traits::kTileN - 1) / Traits::kTileN);
+  args.tiles_n = cutlass::FastDivmod(ceil_div(p.n, Traits::kTileN));
   args.panel = panel;
   args.activation = p.activation;
   args.rotation = p.rotation;
@@ -44,7 +45,7 @@ void launch_gemm_kernel(const GemmParams& p, int panel, cudaStream_t stream) {
   CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   Traits::kSharedBytes));
   constexpr int kRows = Traits::kTileM * Traits::kCluster;
-  const int tiles = (p.rows + kRows - 1) / kRows * args.tiles_n.divisor;
+  const int tiles = ceil_div(p.rows, kRows) * args.tiles_n.divisor;
   const int clusters = std::min(tiles, p.sm_count / Traits::kCluster);
   launch_clusters(Traits::kCluster, kernel,
                   dim3(static_cast<unsigned>(clusters * Traits::kCluster)), Traits::kThreads,

@@ -9,6 +9,7 @@
 #include <cute/atom/mma_traits_sm90_gmma.hpp>
 #include <cute/tensor.hpp>
 
+#include "core/math.h"
 #include "cuda/gemm/gemm.h"
 #include "cuda/gemm/split_k.h"
 #include "cuda/pipeline_sm90.cuh"
@@ -135,7 +136,7 @@ struct Schedule {
   int tiles_m;
   static constexpr int kRows = Traits::kTileM * Traits::kCluster;  // of a cluster's tiles
   __device__ Schedule(const GemmArgsSm90& args, int rows)
-      : args(args), tiles_m((rows + kRows - 1) / kRows) {}
+      : args(args), tiles_m(ceil_div(rows, kRows)) {}
   /// The first index of this block's cluster, and the distance to its next one.
   __device__ static int first() { return static_cast<int>(blockIdx.x) / Traits::kCluster; }
   __device__ static int step() { return static_cast<int>(gridDim.x) / Traits::kCluster; }

@@ -20,6 +20,7 @@
 #include <cute/tensor.hpp>
 #include <type_traits>
 
+#include "core/math.h"
 #include "cuda/gemm/epilogue.cuh"
 #include "cuda/gemm/splitk/memory.cuh"
 #include "cuda/gemm/splitk/splitk_cluster.h"
@@ -67,7 +68,7 @@ struct GemmSplitkCluster {
   static constexpr int kConsumers = 128;  // threads
   // Blocks take turns in units of eight columns, of which a lane has two columns of two rows.
   static constexpr int kUnits = kColumns / 8;
-  static constexpr int kSlots = (kUnits + 1) / 2;  // the most units of one of two blocks or more
+  static constexpr int kSlots = ceil_div(kUnits, 2);  // the most units of one of two blocks or more
 
   using Mma = decltype(cute::make_tiled_mma(
       cute::SM90::GMMA::ss_op_selector<Operand, Operand, float,
@@ -87,7 +88,7 @@ struct GemmSplitkCluster {
   const int warp = sm90::uniform(static_cast<int>(threadIdx.x) / 32);
   /// The units of the tile that exist, and how many of them this block finishes.
   const int units = min(args.tile.features, args.n - tile * args.tile.features) / 8;
-  const int own_units = (units - part + parts - 1) / parts;
+  const int own_units = ceil_div(units - part, parts);
 
   /// The byte of shared memory where sums of all parts meet, for this warp's rows and from the slot
   /// of a unit on: kSums bytes of each part.

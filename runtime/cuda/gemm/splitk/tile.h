@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "core/math.h"
 #include "cuda/gemm/split_k.h"
 
 namespace packhorse::cuda {
@@ -51,8 +52,8 @@ struct ClustersAtOnce {
 /// so that as many multiprocessors as possible read the weight. May be more than
 /// kMostClusterFeatures.
 inline int64_t cluster_features(int64_t n, int clusters) {
-  const int64_t share = (n + clusters - 1) / clusters;
-  return (share + 7) / 8 * 8;
+  const int64_t share = ceil_div(n, clusters);
+  return round_up(share, 8);
 }
 
 /// Returns the tile with so many columns and stages in up to `shared_bytes` of shared memory.
@@ -62,9 +63,9 @@ inline GemmSplitkClusterTile cluster_tile(int64_t rows, int64_t n, int64_t k, in
   tile.features = features;
   tile.columns = features <= 32 ? 32 : features <= 64 ? 64 : 128;
   tile.parts = parts;
-  tile.row_box = static_cast<int>((rows + 15) / 16 * 16);
-  tile.clusters = static_cast<int>((n + features - 1) / features);
-  tile.slots = (features / 8 + parts - 1) / parts;
+  tile.row_box = static_cast<int>(round_up(rows, 16));
+  tile.clusters = static_cast<int>(ceil_div(n, features));
+  tile.slots = ceil_div(features / 8, parts);
   // For every unit and 16 rows 16 bytes of each lane from every part. Before sums meet there, wgmma
   // reads what lies behind the last box, where a tile has fewer columns than it has.
   const int64_t sums = int64_t{512} * (tile.row_box / 16) * tile.slots * parts;
@@ -76,7 +77,7 @@ inline GemmSplitkClusterTile cluster_tile(int64_t rows, int64_t n, int64_t k, in
   // there is room for three stages.
   tile.boxes = std::min(features <= 32 ? 4 : features <= 64 ? 2 : 1, boxes_part);
   for (;; --tile.boxes) {
-    tile.steps = (boxes_part + tile.boxes - 1) / tile.boxes;
+    tile.steps = ceil_div(boxes_part, tile.boxes);
     const int64_t room = (shared_bytes - behind) / tile.stage_bytes();
     tile.stages =
         std::min(static_cast<int>(std::clamp<int64_t>(room, 2, kMostClusterStages)), tile.steps);

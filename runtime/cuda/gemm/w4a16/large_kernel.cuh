@@ -18,6 +18,7 @@
 #include <cute/atom/mma_traits_sm90_gmma.hpp>
 #include <cute/tensor.hpp>
 
+#include "core/math.h"
 #include "cuda/gemm/w4a16/operands.cuh"
 #include "cuda/gemm/w4a16/output.cuh"
 #include "cuda/launch.cuh"
@@ -50,7 +51,7 @@ struct W4a16ManyShape {
   static constexpr int kMostBytes = 225 * 1024;  // beside the barriers
 
   static constexpr int stage_bytes(int block_bytes) {
-    return (2 * kBox + kStrips * block_bytes + 1023) / 1024 * 1024;
+    return round_up(2 * kBox + kStrips * block_bytes, 1024);
   }
   static int stages(int block_bytes) {
     return std::min(kMostStages, (kMostBytes - kSumBytes) / stage_bytes(block_bytes));
@@ -78,10 +79,10 @@ struct GemmW4a16Many {
   __device__ int rows() const {
     return args.row_count == nullptr ? args.rows : min(args.rows, *args.row_count);
   }
-  __device__ int tiles_across() const { return (args.layout.strips + kStrips - 1) / kStrips; }
+  __device__ int tiles_across() const { return ceil_div(args.layout.strips, kStrips); }
 
   /// Tiles of the same rows follow one another, so that these stay in the L2 cache.
-  __device__ int tiles(int rows) const { return (rows + kRows - 1) / kRows * tiles_across(); }
+  __device__ int tiles(int rows) const { return ceil_div(rows, kRows) * tiles_across(); }
 
   /// A lane brings everything.
   __device__ void produce() const {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "core/format.h"
+#include "core/math.h"
 #include "cuda/check.h"
 #include "cuda/gemm/w4a16/dispatch.h"
 #include "cuda/gemm/w4a16/large_kernel.cuh"
@@ -26,8 +27,7 @@ void launch_gemm_w4a16_many_kernel(const GemmParams& p, cudaStream_t stream) {
   const int bytes = args.stages * Shape::stage_bytes(args.layout.block_bytes) + Shape::kSumBytes;
   auto* kernel = gemm_w4a16_many_kernel<kRows, kBits, kMinima, kGroupSteps>;
   allow_most_shared_memory(kernel);
-  const int tiles =
-      (p.rows + kRows - 1) / kRows * ((args.layout.strips + Shape::kStrips - 1) / Shape::kStrips);
+  const int tiles = ceil_div(p.rows, kRows) * ceil_div(args.layout.strips, Shape::kStrips);
   launch_kernel(kernel, dim3(static_cast<unsigned>(std::min(tiles, p.sm_count))), 384,
                 static_cast<size_t>(bytes), stream, args);
 }
@@ -37,8 +37,8 @@ void launch_gemm_w4a16_many_kernel(const GemmParams& p, cudaStream_t stream) {
 /// time: its weight is unpacked for half as many rows.
 inline bool takes_small_tiles(const GemmParams& p) {
   const auto rounds = [&](int rows) {
-    const int64_t tiles = int64_t{(p.rows + rows - 1) / rows} * ((p.n + 127) / 128);
-    return (tiles + p.sm_count - 1) / p.sm_count;
+    const int64_t tiles = int64_t{ceil_div(p.rows, rows)} * ceil_div(p.n, 128);
+    return ceil_div(tiles, p.sm_count);
   };
   return 3 * rounds(64) < 5 * rounds(128);
 }

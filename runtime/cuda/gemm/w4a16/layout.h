@@ -28,6 +28,7 @@
 
 #include "core/float_convert.h"
 #include "core/format.h"
+#include "core/math.h"
 #include "ops/args/weight_groups.h"
 #include "packhorse/error.h"
 
@@ -55,8 +56,8 @@ struct W4a16Layout {
 
 inline W4a16Layout w4a16_layout(int64_t n, int64_t k, const WeightGroups& groups) {
   W4a16Layout layout;
-  layout.strips = static_cast<int32_t>((n + kW4a16Strip - 1) / kW4a16Strip);
-  layout.blocks = static_cast<int32_t>((k + kW4a16Block - 1) / kW4a16Block);
+  layout.strips = static_cast<int32_t>(ceil_div(n, kW4a16Strip));
+  layout.blocks = static_cast<int32_t>(ceil_div(k, kW4a16Block));
   layout.rows = groups.size < kW4a16Block ? kW4a16Block / groups.size : 1;
   layout.header_bytes = layout.rows * kW4a16Strip * 2 * (groups.minima ? 2 : 1);
   layout.block_bytes = layout.header_bytes + kW4a16Strip * kW4a16Block * groups.bits / 8;
@@ -77,14 +78,14 @@ inline W4a16Split w4a16_split(int64_t n, int64_t k) {
   constexpr int64_t kMultiprocessors = 132;
   constexpr int64_t kWarps = 16;
   constexpr int64_t kLeastBlocks = 4;
-  const int64_t strips = (n + kW4a16Strip - 1) / kW4a16Strip;
-  const int64_t share = (strips + kMultiprocessors - 1) / kMultiprocessors;
-  const int64_t blocks = std::max<int64_t>(1, (k + kW4a16Block - 1) / kW4a16Block);
+  const int64_t strips = ceil_div(n, kW4a16Strip);
+  const int64_t share = ceil_div(strips, kMultiprocessors);
+  const int64_t blocks = std::max<int64_t>(1, ceil_div(k, kW4a16Block));
   const int64_t wanted = std::clamp<int64_t>(kWarps / share, 1, kMostW4a16Splits);
   const int64_t splits = std::clamp<int64_t>(blocks / kLeastBlocks, 1, wanted);
-  int64_t each = (blocks + splits - 1) / splits;
+  int64_t each = ceil_div(blocks, splits);
   if (each > 1) each += each % 2;  // kernels bring blocks in pairs
-  return {static_cast<int32_t>((blocks + each - 1) / each), static_cast<int32_t>(each)};
+  return {static_cast<int32_t>(ceil_div(blocks, each)), static_cast<int32_t>(each)};
 }
 
 /// Packs strip `strip` of a weight [n, k] to the W4a16Layout::blocks blocks at `to`.

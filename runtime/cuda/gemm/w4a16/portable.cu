@@ -151,8 +151,8 @@ template <int kBits>
 void launch_bits(const GemmParams& p, const GemmW4a16Args& args, cudaStream_t stream) {
   dispatch_groups<kBits>(p.groups, [&]<bool kMinima, int kGroupSteps>() {
     using Gemm = GemmW4a16<kBits, kMinima, kGroupSteps>;
-    const dim3 grid(static_cast<unsigned>((args.layout.strips + Gemm::kStrips - 1) / Gemm::kStrips),
-                    static_cast<unsigned>((p.rows + Gemm::kRows - 1) / Gemm::kRows));
+    const dim3 grid(block_count(args.layout.strips, Gemm::kStrips),
+                    block_count(p.rows, Gemm::kRows));
     auto* kernel = gemm_w4a16_kernel<kBits, kMinima, kGroupSteps>;
     kernel<<<grid, Gemm::kThreads, 0, stream>>>(args);
     CUDA_CHECK(cudaGetLastError());

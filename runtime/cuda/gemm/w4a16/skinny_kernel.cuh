@@ -13,6 +13,7 @@
 
 #include <cute/arch/copy_sm90_tma.hpp>
 
+#include "core/math.h"
 #include "cuda/attention/mma_sm80.cuh"
 #include "cuda/gemm/w4a16/operands.cuh"
 #include "cuda/gemm/w4a16/output.cuh"
@@ -59,9 +60,7 @@ struct GemmW4a16Skinny {
   __device__ int stage_bytes() const {
     return w4a16_stage_bytes(args.tile, splits(), args.layout.block_bytes);
   }
-  __device__ int tiles() const {
-    return (args.layout.strips + args.tile.strips - 1) / args.tile.strips;
-  }
+  __device__ int tiles() const { return ceil_div(args.layout.strips, args.tile.strips); }
   /// How many blocks a part of the sum has in its stage `i`: none where the part is a shorter one.
   __device__ int blocks_of(int part, int i) const {
     const int of_part = min(args.split.blocks, args.layout.blocks - part * args.split.blocks);

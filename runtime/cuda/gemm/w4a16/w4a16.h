@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "core/math.h"
 #include "cuda/gemm/gemm.h"
 #include "cuda/gemm/w4a16/layout.h"
 
@@ -51,11 +52,11 @@ constexpr int w4a16_rows_bytes(const W4a16SkinnyTile& tile, int splits) {
 }
 /// Bytes of a stage of one part's weight. TMA writes to multiples of 128.
 constexpr int w4a16_part_bytes(const W4a16SkinnyTile& tile, int block_bytes) {
-  return (tile.strips * tile.depth * block_bytes + 127) / 128 * 128;
+  return round_up(tile.strips * tile.depth * block_bytes, 128);
 }
 constexpr int w4a16_stage_bytes(const W4a16SkinnyTile& tile, int splits, int block_bytes) {
   const int bytes = w4a16_rows_bytes(tile, splits) + splits * w4a16_part_bytes(tile, block_bytes);
-  return (bytes + 1023) / 1024 * 1024;  // boxes of rows begin at multiples of 1024
+  return round_up(bytes, 1024);  // boxes of rows begin at multiples of 1024
 }
 
 inline W4a16SkinnyTile w4a16_skinny_tile(const GemmParams& p) {
@@ -68,10 +69,10 @@ inline W4a16SkinnyTile w4a16_skinny_tile(const GemmParams& p) {
   const int most_warps = tile.rows <= 16 ? 16 : 8;
   const int unit = p.gated ? 2 : 1;  // a strip of a gate, and the one that it gates
   const int most = most_warps / split.splits / unit * unit;
-  const int passes = (layout.strips + p.sm_count * most - 1) / (p.sm_count * most);
-  const int share = (layout.strips + p.sm_count * passes - 1) / (p.sm_count * passes);
-  tile.strips = std::min(most, (share + unit - 1) / unit * unit);
-  tile.blocks = std::min(p.sm_count, (layout.strips + tile.strips - 1) / tile.strips);
+  const int passes = ceil_div(layout.strips, p.sm_count * most);
+  const int share = ceil_div(layout.strips, p.sm_count * passes);
+  tile.strips = std::min(most, round_up(share, unit));
+  tile.blocks = std::min(p.sm_count, ceil_div(layout.strips, tile.strips));
   const int sums = tile.strips * split.splits * std::min(tile.rows, kW4a16SumRows) *
                    kW4a16SumPitch * static_cast<int>(sizeof(float));
   // Two blocks make a stage where two such stages find room: giving a stage back and forth costs
@@ -82,7 +83,7 @@ inline W4a16SkinnyTile w4a16_skinny_tile(const GemmParams& p) {
     tile.depth = 1;
     stage = w4a16_stage_bytes(tile, split.splits, layout.block_bytes);
   }
-  tile.rounds = (split.blocks + tile.depth - 1) / tile.depth;
+  tile.rounds = ceil_div(split.blocks, tile.depth);
   tile.stages = std::clamp((budget - sums) / stage, 2, std::clamp(tile.rounds, 2, 16));
   tile.shared_bytes = tile.stages * stage + sums;
   return tile;

@@ -11,9 +11,10 @@ from packhorse.names import Dtype
 
 
 def sessions(folder: Path) -> None:
-    session = Session.load(folder, dtype="float4")  # error: arg-type
-    Session.load(folder, max_token=8)  # error: call-arg
-    Session.load(folder, memory_limit=1.5)  # error: arg-type
+    session = Session.load(folder)
+    Session.load(folder, dtype="float4")  # error: call-overload
+    Session.load(folder, max_token=8)  # error: call-overload
+    Session.load(folder, memory_limit=1.5)  # error: call-overload
     packhorse.Sesion  # error: attr-defined
     packhorse.ops.gem  # error: attr-defined
     dtype: Dtype = "half"  # error: assignment
@@ -31,8 +32,12 @@ def sessions(folder: Path) -> None:
 
 
 def generation(folder: Path) -> None:
-    session = Session.load(folder, kv_tokens="all")  # error: arg-type
+    session = Session.load(folder, kv_tokens=8)
+    Session.load(folder, kv_tokens="all")  # error: call-overload
     session.submit([1], packhorse.Sampling(temprature=1))  # error: call-arg
+    Session.load(folder, kv_tokens=64).run([[1]])  # error: attr-defined
+    Session.load(folder, kv_tokens=0).generate([[1]])  # error: attr-defined
+    TextModel.load(folder).session.generate([[1]])  # error: attr-defined
     lm = TextModel.load(folder)
     lm.generate("a", max_tokens=3)  # error: call-overload
     number: int = lm.generate("a")  # error: assignment

@@ -6,7 +6,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import packhorse
+import packhorse.serve
 from packhorse import DeviceArray, DeviceResult, PackedTokens, RunResult, Session, TextModel
+from packhorse.load_options import ServedCall
 from packhorse.names import AggregationStrategy, Dtype, OutputName
 from packhorse.text import Answer, Entity, EntityGroup, Label, TextStreaming, Word
 
@@ -37,6 +39,12 @@ def sessions(folder: Path, tensor: DeviceArray, dtype: Dtype, names: list[Output
         there = session.run(batch, on_device=True)
         plain: PackedTokens = packhorse.pack([[1, 2]], type_ids=[[0, 0]])
         lengths: npt.NDArray[np.int32] = plain.lengths
+    encoder: packhorse.EncoderSession = Session.load(folder, kv_tokens=0, pooling="mean")
+    encoder = packhorse.EncoderSession.load(folder, max_tokens=8)
+    some: Session = encoder
+    options: ServedCall = {"dtype": "int8", "max_length": 64, "memory_limit": "1GB"}
+    served = packhorse.serve.ModelSettings("a", "path", options=options)
+    print(some.memory_plan, served)
     scores: FloatArray = session.score([1, 2], [[3], [4]], truncation="only_second")
     plan: int = packhorse.plan_memory(folder, "cpu", dtype).total_bytes
     normed = packhorse.ops.gemm(rows, rows, activation="gelu")
@@ -44,13 +52,13 @@ def sessions(folder: Path, tensor: DeviceArray, dtype: Dtype, names: list[Output
 
 
 def generation(folder: Path, messages: list[dict[str, str]]) -> None:
-    session = Session.load(folder, kv_tokens=1024, max_sequences=4)
+    session: packhorse.GenerationSession = Session.load(folder, kv_tokens=64, max_sequences=4)
+    session = packhorse.GenerationSession.load(folder, draft="ngram")
     sampling = packhorse.Sampling(temperature=0.5, max_new_tokens=9, stop_ids=[3])
     request: packhorse.GenerationRequest = session.submit([1, 2], sampling, timeout_s=1)
     tokens: list[int] = list(request.tokens())
     made: packhorse.GeneratedTokens = request.result()
-    if isinstance(session, packhorse.GenerationSession):
-        tokens.append(session.memory_plan.kv_tokens + session.stats["running"])
+    tokens.append(session.memory_plan.kv_tokens + session.stats["running"])
     with TextModel.load(folder, kv_tokens=1024) as lm:
         text: str = lm.generate("a", max_new_tokens=3, stop=["x"], seed=1)
         several: list[str] = lm.generate("a", n=2)

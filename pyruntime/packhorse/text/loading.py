@@ -1,0 +1,45 @@
+"""Loading of the parts of a `TextModel`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from packhorse.device import check_device
+from packhorse.dtypes import choose_dtype
+from packhorse.load_options import ModelPath, TextLoadOptions
+from packhorse.planning import plan_memory
+from packhorse.session import Session
+from packhorse.text.settings import longest_sequence
+from packhorse.text.tokenization.tokenizer import TextTokenizer
+
+if TYPE_CHECKING:
+    from packhorse_weights.generation_files import GenerationFiles
+
+
+def load_parts(
+    path: ModelPath, asked: TextLoadOptions
+) -> tuple[Session, TextTokenizer, int | None, GenerationFiles | None]:
+    """(session, tokenizer, `max_length`, what the files of a model that generates say about it).
+    Whatever may be wrong with small files is found before anything large is loaded."""
+    from packhorse_weights import find_model, inspect_checkpoint
+    from packhorse_weights.generation_files import read_generation
+
+    check_device(asked.device)
+    path = find_model(path, asked.revision)
+    asked = replace(asked, revision=None)
+    checkpoint = inspect_checkpoint(path, **asked.reading())
+    dtype = choose_dtype(asked.dtype, asked.device, checkpoint.stored_dtype)
+    generates = asked.generates(path, checkpoint.spec)
+    files, max_tokens = None, asked.max_tokens
+    if generates:
+        files = read_generation(path, settings=asked.generation_config)
+    else:
+        # Checks the spec.
+        spec = checkpoint.spec_in(dtype)
+        plan_memory(spec, asked.device, dtype, max_tokens=1, max_sequences=1)
+    tokenizer = TextTokenizer.load(path)
+    if max_tokens is None and not generates:
+        max_tokens = max(8192, longest_sequence(checkpoint.spec, asked.max_length))
+    session = Session._load(path, replace(asked, dtype=dtype, max_tokens=max_tokens))
+    return session, tokenizer, asked.max_length, files

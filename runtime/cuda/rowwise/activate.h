@@ -1,0 +1,13 @@
+// Activations of rows, with the gates of feed-forward blocks whose GEMM does not apply them.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "ops/args/rowwise.h"
+
+namespace packhorse::cuda {
+
+/// Columns are whole 16-byte accesses. Asynchronous on `stream`; throws RuntimeError.
+void launch_activate(const ActivateArgs& args, cudaStream_t stream);
+
+}  // namespace packhorse::cuda

@@ -1,0 +1,104 @@
+// Arguments of attention, and of the rotation of its queries and keys.
+#pragma once
+
+#include <cstdint>
+
+#include "ops/args/kv_cache.h"
+
+namespace packhorse {
+
+/// Computes for every token the rotation that all layers apply to its heads: the angles position(t)
+/// * frequencies[j], as sine and cosine. The product is rounded to float32, because models were
+/// trained that way.
+struct RotationArgs {
+  const float* frequencies = nullptr;  // [dims / 2]
+  int32_t dims = 0;
+  const int32_t* position_ids = nullptr;  // [T] pos(t), or null
+  BatchView batch;
+  TensorView out;  // [T, Ops::rotation_columns(dims)] float32, in the backend's own layout
+};
+
+/// Prepares queries and keys for attention, in place. Each head first gets its RMS norm, if there
+/// is one. Then its columns j and j + dims / 2 are rotated by angle j (RoPE, Su et al., arXiv
+/// 2104.09864, in the half-split form). Where Ops::interleaves_heads() is true, those two columns
+/// are stored as 2 j and 2 j + 1.
+struct RopeArgs {
+  TensorView q;  // [T, num_heads * head_dim]; rows may be strided (a slice of fused QKV)
+  TensorView k;  // [T, num_kv_heads * head_dim]
+  int32_t num_heads = 0;
+  int32_t num_kv_heads = 0;
+  int32_t head_dim = 0;   // as stored, at least model_dim
+  int32_t model_dim = 0;  // the model's own size; the columns beyond it are zero and stay zero
+  NormWeight q_norm;      // gamma [model_dim], or none
+  NormWeight k_norm;      // gamma [model_dim], or none
+  /// RotationArgs::out, or empty if nothing is rotated; with it come the frequencies and dims that
+  /// it was made from.
+  TensorView rotation;
+  const float* frequencies = nullptr;
+  int32_t dims = 0;
+  const int32_t* row_count = nullptr;
+};
+
+/// Which keys a query sees. Kernels compute this from indices; there is no mask tensor. Query i of
+/// a sequence with q_len queries and kv_len keys has the position kv_len - q_len + i among the
+/// keys.
+struct AttentionMask {
+  bool causal = false;
+  int32_t window_left = -1;   // distance to the left beyond which keys are masked; -1: no limit
+  int32_t window_right = -1;  // the same to the right
+};
+
+/// A term that the attention kernel computes and adds to the scaled scores. i is the position of
+/// the query, j that of the key.
+enum class ScoreTermKind : uint8_t { kNone, kAlibi, kBucketed, kDisentangled };
+struct ScoreTerm {
+  ScoreTermKind kind = ScoreTermKind::kNone;
+  const float* slopes = nullptr;  // kAlibi: [H]; adds -slope[h] * |i - j|
+  const float* table = nullptr;   // kBucketed (T5, MPNet): [num_buckets, H]
+  int32_t num_buckets = 0;
+  int32_t max_distance = 0;
+  /// kBucketed: if true (encoders), half of the buckets are for keys to the right of the query. If
+  /// false (decoders), all buckets are for distances to the left, and keys to the right count as
+  /// distance 0.
+  bool bidirectional = true;
+  /// kDisentangled (He et al., DeBERTa, arXiv 2006.03654): adds (q_i . position_keys[s] + k_j .
+  /// position_queries[s]) * scale with s = slots[i - j]. Distances beyond slot_limit count as
+  /// slot_limit. One of the two tables may be empty; its term is then left out.
+  TensorView position_keys;     // [num_slots, H * d]
+  TensorView position_queries;  // [num_slots, H * d]
+  const int32_t* slots =
+      nullptr;  // [2 slot_limit + 1] from distance -slot_limit on; never decreasing
+  int32_t slot_limit = 0;
+};
+
+/// Attention over sequences of different lengths. Queries and keys have separate offsets, so that
+/// decoding, where q_len new tokens attend to kv_len cached ones, is the same call.
+struct AttentionArgs {
+  TensorView q;    // [Tq, num_heads * head_dim]; rows may be strided (a slice of fused QKV)
+  TensorView k;    // [Tk, num_kv_heads * head_dim]
+  TensorView v;    // [Tk, num_kv_heads * head_dim]
+  TensorView out;  // [Tq, num_heads * head_dim]
+  BatchView queries;
+  BatchView keys;
+  int32_t num_heads = 0;
+  int32_t num_kv_heads = 0;  // divides num_heads
+  int32_t head_dim = 0;      // as stored, a multiple of Ops::head_dim_multiple()
+  float scale = 0;           // factor of q . k, usually 1 / sqrt(head_dim of the model)
+  AttentionMask mask;
+  ScoreTerm term;
+  /// Where keys and values lie if they are in a cache. k and v are then those of the queries' own
+  /// tokens, which are appended first (as by AppendKvCacheArgs), or empty, and `keys` is; query i
+  /// of sequence b has the position kv_lens[b] - q_len + i.
+  PagedKvCache pages;
+  float soft_cap = 0;         // if not 0, a scaled score s becomes soft_cap * tanh(s / soft_cap)
+  bool rounded = false;       // whether float32 inputs may be rounded to bfloat16
+  float out_scale = 0;        // of `out`, if it is kFloat8; larger numbers are limited
+  void* workspace = nullptr;  // Ops::attention_workspace bytes
+};
+
+/// The keys and values that attention over pages appends, where it is given k and v.
+inline AppendKvCacheArgs appended(const AttentionArgs& args) {
+  return {args.k, args.v, args.pages, args.queries, args.num_kv_heads, args.head_dim};
+}
+
+}  // namespace packhorse
