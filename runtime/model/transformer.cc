@@ -7,7 +7,7 @@
 namespace packhorse {
 namespace {
 
-// What the layers need that is computed once.
+// Computes what all layers need.
 void begin(const StackRun& run, const TokenBatch& tokens) {
   make_rotations(run, tokens.position_ids);
   scale_embeddings(run);
@@ -16,8 +16,8 @@ void begin(const StackRun& run, const TokenBatch& tokens) {
   if (run.weights.float8 && !run.spec.pre_norm()) quantize(run, {});
 }
 
-// What a block computes of the hidden state before it changes it: its input and, if it attends, the
-// context.
+// Computes what a block reads of the hidden state before it changes it: its input and, if it
+// attends, the context.
 void read(const StackRun& run, const Block& block) {
   make_block_input(run, block);
   if (const auto* cca = std::get_if<CcaWeights>(&block.weights.kind)) {

@@ -22,7 +22,7 @@ struct ModelBuffers {
 };
 
 /// Takes the buffers from the arena, both when the arena only counts memory and when it carves it.
-/// Of the weights it reads sizes and dtypes only, so those of plan_weights suffice.
+/// It reads sizes and dtypes of the weights only, so those of plan_weights suffice.
 ModelBuffers take_model_buffers(const Spec& spec, const ModelWeights& weights,
                                 const Capacity& capacity, const Ops& ops, Arena& arena);
 

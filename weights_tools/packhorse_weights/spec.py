@@ -82,7 +82,7 @@ def weight_sets(spec: Mapping[str, Any]) -> list[list[Spec]]:
 
 
 def is_causal(spec: Mapping[str, Any]) -> bool:
-    """Whether tokens see none that follow, in all layers."""
+    """True if tokens see none that follow, in all layers."""
     layers = blocks_of(spec)
     return bool(layers) and all(blocks[0].get("mask") == "causal" for blocks in layers)
 

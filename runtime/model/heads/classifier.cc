@@ -11,7 +11,7 @@ OutputRows rows_of(const ClassifierSpec& spec) {
   return spec.per_token() ? OutputRows::kTokens : OutputRows::kSequences;
 }
 
-// How the classifier pools tokens, or nothing if it pools none.
+// The pooling of tokens that the classifier takes, or nothing if it pools none.
 std::optional<Pooling> pooling_of(Input input) {
   switch (input) {
     case Input::kCls:

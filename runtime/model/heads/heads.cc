@@ -25,7 +25,7 @@ HeadBuffers take_head_buffers(const Spec& spec, const HeadWeights& weights,
   for (size_t i = 1; i < kOutputNames.size(); ++i) {
     const OutputLayout& layout = layouts[i];
     if (!layout.exists()) continue;
-    // What a dense layer writes is as wide as hidden states are stored.
+    // Results of a dense layer are as wide as hidden states are stored.
     const int64_t columns = layout.is_float32 ? layout.columns : hidden.columns();
     buffers.outputs[i] = arena.take_matrix(kOutputNames[i], layout.rows(capacity), columns,
                                            layout.dtype(hidden.dtype));

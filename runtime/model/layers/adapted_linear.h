@@ -5,9 +5,9 @@
 
 namespace packhorse {
 
-/// Whether an adapter of the batch adds something to these layers.
+/// True if an adapter of the batch adds something to these layers.
 bool adapts(const StackRun& run, LoraTarget target);
-/// What adapters add to a layer of `block`.
+/// The terms that adapters add to a layer of `block`.
 LoraArgs lora_of(const StackRun& run, const Block& block, LoraTarget target, const TensorView& x,
                  const TensorView& out);
 /// A dense layer without an activation, and what adapters add to it: to the residual, so that a

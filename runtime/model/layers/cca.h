@@ -17,7 +17,7 @@ struct CcaWeights {
   const float* temperature = nullptr;
 };
 
-/// What it needs beside SelfAttentionBuffers. T is max_tokens.
+/// Buffers that it needs beside SelfAttentionBuffers. T is max_tokens.
 struct CcaBuffers {
   TensorView latents;  // [T, (H + 2 Hkv) d]
   void* workspace = nullptr;

@@ -21,7 +21,7 @@ struct FeedForwardWeights {
   float inner_scale = 0;  // FeedForwardArgs::inner_scale, where both are kFloat8
 };
 
-/// What batches with adapters need besides. I is the largest inner size of a block.
+/// Buffers that batches with adapters need besides. I is the largest inner size of a block.
 struct AdaptedFeedForwardBuffers {
   TensorView sums;                   // [T, I], or [T, 2 I] of gate and up
   TensorView inner;                  // [T, I]

@@ -88,7 +88,7 @@ void project(const StackRun& run, const Block& block, const AttentionSpec& spec,
                    lora_of(run, block, LoraTarget::kQkv, projection.x, projection.out));
 }
 
-// What a layer adds that knows relative positions: the table as its keys and as its queries.
+// Projects the table of relative positions to the keys and the queries of a layer.
 void build_relative_positions(const StackLoad& load, const AttentionSpec& spec,
                               const std::string& name, SelfAttentionWeights& weights) {
   const ScoreTermSpec& term = load.spec.score_term;

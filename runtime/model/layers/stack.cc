@@ -7,7 +7,7 @@
 namespace packhorse {
 namespace {
 
-// What attention needs to know about distances.
+// Tables by which attention knows distances.
 ScoreTerm build_score_term(StackLoad& load) {
   const ScoreTermSpec& spec = load.spec.score_term;
   ScoreTerm term;

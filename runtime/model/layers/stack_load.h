@@ -1,4 +1,4 @@
-// What blocks know of their stack while its weights are laid out or read.
+// The state that blocks share while the weights of their stack are laid out or read.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// What blocks know of their stack while a batch runs.
+// The state that blocks share while a batch runs.
 #pragma once
 
 #include "model/batch.h"

@@ -40,7 +40,7 @@ struct Adapter {
   };
   std::vector<PerTarget<Layer>> layers;
 
-  /// Whether it adds something to `target`: in any layer, or in all of them.
+  /// True if it adds something to `target`: in any layer, or in all of them.
   bool any(LoraTarget target) const;
   bool all(LoraTarget target) const;
 };

@@ -10,7 +10,7 @@
 namespace packhorse {
 namespace {
 
-// What rounding adds to a bound: both factors of a product may grow by 2^-4.
+// The factor that rounding adds to a bound: both factors of a product may grow by 2^-4.
 constexpr float kRounding = 1.15f;
 
 // Numbers so large that their products have no bound come of a broken checkpoint.

@@ -1,7 +1,7 @@
 // Models whose dense layers are e4m3 (DType::kFloat8): which of the layers are, and the scales that
 // follow from weights.
 //
-// What a norm gives is quantised row by row when a batch runs. What attention and activations give
+// Results of norms are quantised row by row when a batch runs. What attention and activations give
 // has one scale for each layer instead, which is a bound and costs nothing at run time. A
 // normalised row z of E elements has |z|_2 <= sqrt(E), so a dense layer W x + b of x = gamma z +
 // beta gives in feature n at most

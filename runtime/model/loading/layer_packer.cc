@@ -17,7 +17,7 @@ namespace {
 // that a large tensor is never held twice.
 constexpr int64_t kPiece = int64_t{1} << 15;
 
-// What stands for ".weight" in the name of a matrix that the source has as [in, out].
+// The end that stands for ".weight" in the name of a matrix that the source has as [in, out].
 constexpr const char* kTransposed = ".weight_transposed";
 
 // Rounds values to what `dtype` can hold.
@@ -234,7 +234,7 @@ void LayerPacker::pack(const LinearWeight& weight, const LinearFormat& format,
   int64_t placed = 0;
   for (const Part& part : parts) placed += part.rows.extent * columns.extent;
   staging_.resize(static_cast<size_t>(in_features * out_features));
-  // What lies between the parts must be zeros.
+  // Elements between the parts must be zeros.
   if (placed < in_features * out_features) std::fill(staging_.begin(), staging_.end(), 0.0f);
   for (const Part& part : parts) {
     const Location from = locate(part, parts, fused, ".weight");

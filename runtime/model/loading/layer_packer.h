@@ -15,7 +15,7 @@
 
 namespace packhorse {
 
-/// How the rows or columns of a source matrix are placed in a larger one: in groups of `size`,
+/// Places of the rows or columns of a source matrix in a larger one: in groups of `size`,
 /// which begin `stride` apart, the first of them at `offset`. This pads heads to their stored size
 /// and lets blocks of gate and up alternate.
 struct Spread {
@@ -136,7 +136,7 @@ class LayerPacker {
   /// A dense layer in the format Precision::rest, whose output features are `padded`.
   LinearWeight padded_dense(const std::string& name, int64_t out_features, int64_t in_features,
                             bool bias);
-  /// Likewise in another format. `weight`: as Part::weight.
+  /// A dense layer as above in another format. `weight`: as Part::weight.
   LinearWeight padded_dense(const std::string& name, int64_t out_features, int64_t in_features,
                             bool bias, const LinearFormat& format, const std::string& weight);
   /// A layer that moves groups of columns which lie apart together: out[columns.extent, padded] =
@@ -190,7 +190,7 @@ class LayerPacker {
   // between them. If `columns` is empty, `to` is a vector.
   void place(const TensorView& source, const Location& from, const Spread& rows,
              const Spread& columns, int64_t row_length, float* to);
-  // Likewise from a transposed matrix.
+  // Writes rows of a transposed matrix.
   void place_transposed(const TensorView& source, const Location& from, const Spread& rows,
                         const Spread& columns, int64_t row_length, float* to);
   void place_vector(const Location& from, const Spread& rows, float* to);
@@ -207,7 +207,7 @@ class LayerPacker {
   // `format`.
   LinearFormat format_of(const std::vector<Part>& parts, const Spread& columns, int64_t in_features,
                          const LinearFormat& format) const;
-  // Likewise assembles parts that are quantised in groups.
+  // Assembles and packs parts that are quantised in groups.
   void pack_groups(const LinearWeight& weight, const LinearFormat& format,
                    const std::vector<Part>& parts, const Spread& columns,
                    const std::vector<FusedTensor>& fused, void* packed);

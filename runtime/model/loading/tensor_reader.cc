@@ -77,7 +77,7 @@ void TensorReader::read_rows(const std::string& name, const TensorView& tensor, 
 void TensorReader::check_finite(const std::string& name, const TensorView& tensor, int64_t begin,
                                 int64_t count, const float* values) const {
   const auto elements = static_cast<size_t>(count * tensor.columns());
-  // Without the sign bit, NaN and Inf are larger than all finite numbers even when compared as
+  // NaN and Inf without their sign bit are larger than all finite numbers even when compared as
   // integers. So the loop has no branches and one comparison follows it.
   int32_t largest = 0;
   for (size_t i = 0; i < elements; ++i) {

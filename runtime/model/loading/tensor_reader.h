@@ -28,7 +28,7 @@ class TensorReader {
   TensorView require_quantized(const std::string& name, DType dtype, int64_t rows,
                                int64_t columns) const;
 
-  /// Whether the tensor exists and has this dtype.
+  /// True if the tensor exists and has this dtype.
   bool has_dtype(const std::string& name, DType dtype) const {
     const TensorView tensor = find(name);
     return tensor.rank != 0 && tensor.dtype == dtype;

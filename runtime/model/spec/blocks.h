@@ -43,7 +43,7 @@ struct ScoreTermSpec {
   bool operator==(const ScoreTermSpec&) const = default;
 };
 
-/// What all blocks have that attend.
+/// The fields of all blocks that attend.
 struct AttentionSpec {
   int64_t num_heads = 0;
   int64_t num_kv_heads = 0;
@@ -92,7 +92,7 @@ struct FeedForwardSpec {
   bool operator==(const FeedForwardSpec&) const = default;
 };
 
-/// What chooses the experts of a token. kState: one expert, or none, by a small network over a
+/// Choice of the experts of a token. kState: one expert, or none, by a small network over a
 /// state of the token, which is computed in each layer of that of the layer before and the input of
 /// the block. parse_spec refuses the others, which choose several by one dense layer.
 enum class RouterKind : uint8_t { kState, kSoftmax, kSigmoid };

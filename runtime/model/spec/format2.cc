@@ -186,7 +186,7 @@ class StackParser {
                          : "true, or no field");
   }
 
-  // What buffers, caches and the names of tensors rely on.
+  // Checks the shape that buffers, caches and names of tensors rely on.
   void check_layer(const Fields& fields, const LayerSpec& layer) {
     const auto is_feed_forward = [](const BlockSpec& block) {
       return attention_of(block) == nullptr;

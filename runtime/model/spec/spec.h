@@ -149,14 +149,14 @@ struct StackSpec {
   std::vector<LayerSpec> layers;
 
   bool operator==(const StackSpec&) const = default;
-  /// Whether blocks compute from a norm of the hidden state.
+  /// True if blocks compute from a norm of the hidden state.
   bool pre_norm() const { return norm_placement != NormPlacement::kPost; }
-  /// Whether the output of a block has a norm before it is added.
+  /// True if the output of a block has a norm before it is added.
   bool output_norms() const { return norm_placement == NormPlacement::kBoth; }
   bool parallel() const { return norm_placement == NormPlacement::kParallel; }
   /// For each set of weights the first layer that runs with it.
   std::vector<const LayerSpec*> weight_sets() const;
-  /// Whether a layer has a block of kind T.
+  /// True if a layer has a block of kind T.
   template <class T>
   bool has() const {
     const auto is_one = [](const BlockSpec& block) {
@@ -198,7 +198,7 @@ struct Spec {
     const std::vector<DenseSpec>& dense = heads.embedding.dense;
     return dense.empty() ? pooled_columns() : dense.back().size;
   }
-  /// Whether the model uses position ids. Some models know only distances.
+  /// True if the model uses position ids. Some models know only distances.
   bool takes_positions() const {
     return stack().stem.position_kind != PositionKind::kNone || !stack().ropes.empty();
   }

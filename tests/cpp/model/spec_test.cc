@@ -302,7 +302,7 @@ TEST(spec_of_layers_refuses_by_name) {
                           const std::string& changes = "{}") {
     CHECK_THROWS_WITH(parse_spec(stack_spec(layers, changes)), message);
   };
-  // What the types have room for and nothing runs.
+  // Kinds that the types have room for and nothing runs.
   CHECK_THROWS_WITH(parse_spec(patched(stack_spec(plain), R"({"stacks": {"decoder": {}}})")),
                     "'stacks' has 2 stacks, expected one");
   CHECK_THROWS_WITH(parse_spec(patched(stack_spec(plain), R"({"stacks": {"encoder": null}})")),
@@ -341,7 +341,7 @@ TEST(spec_of_layers_refuses_by_name) {
   refuses(layer(attention(), R"({"kind": "feed_forward", "size": 4, "activation": "gelu",
                                  "norm": false})"),
           "norm' is false, expected true");
-  // What layers have in common.
+  // Sizes that layers have in common.
   refuses(concat(plain, ", ",
                  layer(R"({"kind": "self_attention", "mask": "causal",
                                         "num_heads": 3, "head_dim": 4})",

@@ -292,7 +292,7 @@ def test_refused(spec: Spec, message: str, tmp_path: Path) -> None:
 
 
 def test_what_readers_see() -> None:
-    """The same of a spec of either format."""
+    """Readers find one stack in a spec of either format."""
     first = tiny_spec(num_layers=3, layer_weights=[0, 1, 0], vocab_size=70)
     for spec in (first, upgraded(first)):
         assert stack_of(spec)["hidden_size"] == 48

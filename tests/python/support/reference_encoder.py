@@ -1,4 +1,4 @@
-"""What a whole encoder should give, by its spec: NumPy in float64, written for reading."""
+"""Results of a whole encoder by its spec: NumPy in float64, written for reading."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _mixture(
     y: Array,
     state: Any,
 ) -> tuple[Array, Array]:
-    """What the chosen experts give, and the router's state."""
+    """Results of the chosen experts, and the router's state."""
 
     def dense(name: str, x: Array, activation: str = "none") -> Array:
         weight, bias = (tensors.get(f"{block}.router.{name}.{part}") for part in ("weight", "bias"))
@@ -138,14 +138,14 @@ def _convolution(
 
 
 class Exact:
-    """What is computed at the places of an encoder where a runtime may round: nothing is."""
+    """Arithmetic at the places of an encoder where a runtime may round: nothing is rounded."""
 
     def dense(self, name: str, x: Array, weight: Array, bias: Any, activation: str) -> Array:
         """A dense layer, by the name of its tensors."""
         return reference.linear(x, weight, bias, activation)
 
     def residual(self, x: Array) -> Array:
-        """What is kept between layers: the residual stream, and the outputs of norms."""
+        """Rows that are kept between layers: the residual stream, and the outputs of norms."""
         return x
 
     def attention(
@@ -158,7 +158,7 @@ class Exact:
         kv_heads: int,
         **options: Any,
     ) -> Array:
-        """Of queries and keys that have their positions."""
+        """Attention of queries and keys that have their positions."""
         return reference.attention(q, k, v, cu_seqlens, cu_seqlens, heads, kv_heads, **options)
 
 

@@ -1,4 +1,4 @@
-"""What a family file declares, and what several families share."""
+"""Declarations of a family, and helpers that several families share."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def _lm_options(config: Config) -> Options:
 
 
 def _residuals(ours: str, theirs: str) -> dict[str, str]:
-    """Of one block: what it gives, and what that is added to."""
+    """Names of one block's scales: of its output and of what that is added to."""
     return {
         f"layers.{{i}}.{ours}.{part}_{number}": f"layers.{{i}}.{theirs}.{name}_{last}"
         for part, name in (("output", "hidden_states"), ("residual", "residual"))

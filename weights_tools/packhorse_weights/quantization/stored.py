@@ -115,7 +115,7 @@ class _Sizes:
 
 
 def _take_one_input(layers: Mapping[str, GroupedTensor]) -> bool:
-    """Whether the layers of a set that one product computes have one order of input features. The
+    """True if the layers of a set that one product computes have one order of input features. The
     down projection has an input of its own."""
     orders = [matrix.input_order for name, matrix in layers.items() if not name.endswith(".down")]
     return all(
