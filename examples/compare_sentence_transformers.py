@@ -25,20 +25,20 @@ import packhorse
 
 ODD_TEXTS = ("x", "Öl, Ärger, Übung: ß", "数 \U0001f600 end", "  two  spaces  ", "word " * 2000)
 NUM_PASSAGES = 100
-ROUNDS = 3  # of --speed
+ROUNDS = 3  # rounds with --speed
 
 FloatArray = npt.NDArray[np.float32]
 Text = str | tuple[str, str]
 
 
 class Comparison(NamedTuple):
-    """What two libraries made of the same texts."""
+    """Differences between the results of two libraries for the same texts."""
 
     kind: str  # "embeddings", "scores" or "sparse vectors"
     texts: int
     other_ids: list[int]  # texts whose token ids differ
-    max_difference: float  # of any two numbers
-    min_cosine: float | None  # of any two vectors; None of scores
+    max_difference: float  # between any two numbers
+    min_cosine: float | None  # between any two vectors; None for scores
     seconds: tuple[float, float]  # Packhorse and sentence-transformers; best of the rounds
 
     def agrees(self, tolerance: float) -> bool:
@@ -105,7 +105,7 @@ def theirs(folder: Path, kind: str, threads: int | None) -> Runner:
 
 
 def smallest_cosine(a: FloatArray, b: FloatArray) -> float:
-    """Of rows of a and b; two rows of zeros have a cosine of 1."""
+    """The smallest cosine of a row of a and that row of b; two rows of zeros have a cosine of 1."""
     lengths = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
     products = (a * b).sum(axis=1)
     equal = (a == b).all(axis=1)
@@ -171,7 +171,9 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--file", type=Path, help="texts, one a line")
     parser.add_argument("--speed", action="store_true", help="time both, the best of three rounds")
-    parser.add_argument("--threads", type=int, help="of both; all cores if not given")
+    parser.add_argument(
+        "--threads", type=int, help="threads of both libraries; all cores if not given"
+    )
     parser.add_argument("--tolerance", type=float, default=1e-4, help="largest difference allowed")
     arguments = parser.parse_args()
     texts = read_texts(arguments.file)

@@ -101,7 +101,7 @@ def show_memory(plan: packhorse.MemoryPlan, session: packhorse.Session) -> None:
 
 
 def padded_lengths(lengths: Sequence[int]) -> list[int]:
-    """Of rows padded to the longest of their batch, in the order given."""
+    """Lengths of rows padded to the longest of their batch, in the order given."""
     batches = [
         lengths[i : i + PADDED_BATCH_SIZE] for i in range(0, len(lengths), PADDED_BATCH_SIZE)
     ]
@@ -109,7 +109,7 @@ def padded_lengths(lengths: Sequence[int]) -> list[int]:
 
 
 def show_work(config: dict[str, Any], lengths: Sequence[int], seconds: float) -> None:
-    """What was computed, and what padded batches of the same passages would have computed."""
+    """Shows the work that was done, and that of padded batches of the same passages."""
     console.print("Work", style="bold")
     table = Table(box=box.SIMPLE_HEAD)
     for column in ("", "tokens", "GFLOP", ""):

@@ -92,7 +92,7 @@ def main() -> None:
         for question in QUESTIONS:
             messages = [{"role": "user", "content": question}]
             show(question, model.chat(messages, max_new_tokens=48, stream=True))
-        if importlib.util.find_spec("llguidance"):  # of the extra `structured`
+        if importlib.util.find_spec("llguidance"):  # installed with the extra `structured`
             answer = model.chat([{"role": "user", "content": FACTS}], schema=FORM)
             show(f"{FACTS} In this form and no other:", iter([json.dumps(json.loads(answer))]))
         beginning = BEGINNING.format(HEROES[0])

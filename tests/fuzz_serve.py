@@ -4,7 +4,7 @@ send the largest lists and texts that a request may have. No answer may be an er
 or one that the description does not have; another client, who asks for /health, never waits long;
 and afterwards the server still serves.
 
-Usage: python tests/fuzz_serve.py [SECONDS]    (`make fuzz-serve`; needs schemathesis)
+Usage: python tests/fuzz_serve.py [SECONDS]    (`nox -s fuzz-serve`; needs schemathesis)
 """
 
 from __future__ import annotations

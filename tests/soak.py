@@ -2,7 +2,7 @@
 Every result is compared, bit by bit, with that of the same sequence alone, and the memory of the
 process is watched, on a GPU also what it has of the device's.
 
-    python tests/soak.py [--minutes 30] [--device cpu] [--seed 1]      (`make soak`)
+    python tests/soak.py [--minutes 30] [--device cpu] [--seed 1]      (`nox -s soak`)
 
 Prints a line of JSON now and then, and one at the end. Exits with 1 where a result differed, or
 where the process was larger in the last third of the time than in the second by more than 64 kB, or
@@ -27,25 +27,14 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "python" / "support"))
 import packhorse
-from models import tiny_spec, write_model
+from models import decoder_spec, tiny_spec, write_model
 
-SEQUENCES = 400  # of which batches are drawn
+SEQUENCES = 400  # pool that batches are drawn from
 PROMPTS = 60
 VOCABULARY = 500
 
 ENCODER = tiny_spec(vocab_size=VOCABULARY, hidden_size=96, num_heads=6, intermediate_size=200)
-DECODER = tiny_spec(
-    vocab_size=VOCABULARY,
-    hidden_size=64,
-    num_heads=4,
-    intermediate_size=120,
-    type_vocab_size=None,
-    max_seqlen=1000,
-    positions={"kind": "none"},
-    attention={"mask": "causal", "rope": {"theta": 10000}},
-    heads={"lm": {"tied": True}},
-    embedding={"pooling": "last", "normalize": False},
-)
+DECODER = decoder_spec(vocab_size=VOCABULARY, hidden_size=64, intermediate_size=120)
 
 
 def status(name: str) -> int:
@@ -57,7 +46,7 @@ def status(name: str) -> int:
 
 
 def device_mib() -> int:
-    """What this process has of the memory of GPUs, as nvidia-smi knows it; 0 where it does not."""
+    """Memory of GPUs that this process has, as nvidia-smi knows it; 0 where it does not."""
     query = ["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"]
     listed = subprocess.run(query, capture_output=True, text=True, check=True).stdout
     rows = [line.split(",") for line in listed.splitlines()]

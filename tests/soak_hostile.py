@@ -1,6 +1,6 @@
 """Sends hostile requests to `packhorse serve` for some minutes and watches what it keeps of them.
 
-    python tests/soak_hostile.py [--minutes 5] [--seed 1]      (`make soak-hostile`)
+    python tests/soak_hostile.py [--minutes 5] [--seed 1]      (`nox -s soak-hostile`)
 
 Two clients send requests of every route whose options no request had before, and now and then the
 largest ones that there are (tests/python/support/hostile_requests.py). A third one leaves before

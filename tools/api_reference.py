@@ -38,7 +38,7 @@ def public_names(module: ModuleType) -> list[str]:
 
 
 def is_own(member: object) -> bool:
-    """Whether a member of a class is a method or property that the package defines."""
+    """True if a member of a class is a method or property that the package defines."""
     function = member.fget if isinstance(member, property) else member
     return (getattr(function, "__module__", None) or "").startswith("packhorse")
 

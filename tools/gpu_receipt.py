@@ -57,12 +57,12 @@ def covered_files(root: Path, folders: tuple[Path, ...]) -> Iterator[Path]:
 
 
 def digest(root: Path = ROOT) -> str:
-    """Of every file that the receipt covers."""
+    """Digest of every file that the receipt covers."""
     return digest_of(root, covered_files(root, COVERED))
 
 
 def shared_digest(root: Path = ROOT) -> str:
-    """Of all code that files of GPU tests have in common."""
+    """Digest of all code that files of GPU tests have in common."""
 
     def is_shared(path: Path) -> bool:
         if path.is_relative_to("tests/gpu"):
@@ -123,15 +123,15 @@ def run_file(path: Path) -> Counter[str]:
 
 
 def results(path: Path, counts: Counter[str]) -> dict[str, Any]:
-    """What the receipt says of one file of tests."""
+    """Entry of the receipt for one file of tests."""
     found: dict[str, Any] = {name: counts[name] for name in COUNTED}
     found["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
     return found
 
 
 def kept_results(files: list[Path]) -> dict[str, Any]:
-    """Of the last receipt: files that passed and are the same. Exits if other code or the machine
-    has changed."""
+    """Entries of the last receipt for files that passed and have not changed. Exits if other code
+    or the machine has changed."""
     try:
         receipt = json.loads((ROOT / RECEIPT).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

@@ -48,7 +48,7 @@ CPP_TESTS = {
     "runtime/ops": ["tests/python/ops"],
     "runtime/cpu": ["tests/python/ops", "tests/python/models", "tests/python/generation"],
 }
-SKIPPED = ("/ray/", "/__init__.py", "/arm/", "/page/")  # what these tests do not run
+SKIPPED = ("/ray/", "/__init__.py", "/arm/", "/page/")  # code that these tests do not run
 
 OPPOSITES = {"==": "!=", "!=": "==", "<": "<=", "<=": "<", ">": ">=", ">=": ">"}
 SWAPS = {" + ": " - ", " - ": " + ", " * ": " + ", " && ": " || ", " || ": " && "}
@@ -138,7 +138,7 @@ def mutants(kind: str, count: int, seed: int) -> list[Mutant]:
 
 
 def run(*command: str | Path, **more: str) -> bool:
-    """Whether a command succeeds in time."""
+    """True if a command succeeds in time."""
     environment = os.environ | more
     try:
         done = subprocess.run(command, cwd=TREE, env=environment, capture_output=True, timeout=900)
@@ -176,7 +176,7 @@ def tests_of(file: str, parts: dict[str, list[str]]) -> Sequence[str]:
 
 
 def is_noticed(mutant: Mutant, kind: str, packages: Path) -> bool:
-    """Whether it does not compile, or a test fails."""
+    """True if the mutant does not compile, or a test fails."""
     if kind == "cpp":
         if not run("cmake", "--build", ROOM / "build"):
             return True

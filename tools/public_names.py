@@ -115,7 +115,8 @@ def command_names() -> list[str]:
 
 
 def _body(text: str, begin: int) -> tuple[str, int]:
-    """What stands between the brace at `begin` and the one that closes it, and where that is."""
+    """The text between the brace at `begin` and the one that closes it, and the place of that
+    one."""
     depth = 0
     for at in range(begin, len(text)):
         depth += {"{": 1, "}": -1}.get(text[at], 0)
@@ -189,7 +190,7 @@ def frozen_names() -> list[str]:
 
 
 def differences() -> str:
-    """What to tell somebody who has changed public names; "" where nothing differs."""
+    """Advice to somebody who has changed public names; "" where nothing differs."""
     now, before = public_names(), frozen_names()
     gone, new = sorted(set(before) - set(now)), sorted(set(now) - set(before))
     text = ""

@@ -78,13 +78,13 @@ def command(tool: str, tests: Set, more: str) -> list[str]:
 
 
 def summary(output: str) -> str:
-    """What the sanitizer counted, in its own words."""
+    """The sanitizer's own line with its count of errors."""
     found = re.findall(r"=+ ((?:ERROR|RACECHECK) SUMMARY: .*)", output)
     return str(found[-1]).partition(": ")[2].strip() if found else "no summary"
 
 
 def verdict(output: str, code: int) -> tuple[str, str, bool]:
-    """What pytest and the sanitizer said, and whether all is well."""
+    """The counts of pytest, the words of the sanitizer, and True if all is well."""
     ran = re.findall(r"^(\d+ (?:passed|failed|skipped|deselected|error)[^\n]*?) in ", output, re.M)
     tests = str(ran[-1]) if ran else "no tests ran"
     said = summary(output)

@@ -131,9 +131,11 @@ def measure(
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--threads", type=int, default=2, help="of every engine")
+    parser.add_argument("--threads", type=int, default=2, help="threads of every engine")
     parser.add_argument("--rounds", type=int, default=3, help="at least so many")
-    parser.add_argument("--seconds", type=float, default=10, help="of a case: rounds go on so long")
+    parser.add_argument(
+        "--seconds", type=float, default=10, help="length of a case: rounds go on so long"
+    )
     parser.add_argument(
         "--clock",
         choices=list(CLOCKS),

@@ -120,9 +120,9 @@ def markdown(result: dict[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--threads", type=int, default=2, help="of every engine")
+    parser.add_argument("--threads", type=int, default=2, help="threads of every engine")
     parser.add_argument("--lengths", type=int, nargs="+", default=list(LENGTHS), metavar="N")
-    parser.add_argument("--seconds", type=float, default=40, help="of all lengths together")
+    parser.add_argument("--seconds", type=float, default=40, help="time for all lengths together")
     arguments = parser.parse_args()
     folder = CACHE / "bert-base"
     if not (folder / "config.json").is_file():

@@ -1,4 +1,4 @@
-"""What `packhorse.ray.embed` adds to `TextModel.embed`, in time of the processor.
+"""Overhead of `packhorse.ray.embed` over `TextModel.embed`, in time of the processor.
 
     python benchmarks/cpu/ray_pipeline.py [--texts 800] [--dtype float32] [--json FILE]
 
@@ -33,7 +33,7 @@ import ray
 from packhorse.evaluation.passages import read_passages
 from packhorse.ray.fragments import Fragment
 from packhorse.ray.places import Folder
-from packhorse.ray.worker import FragmentWorker, Job
+from packhorse.ray.worker import EmbeddingJob, FragmentWorker
 
 FRAGMENTS = 40
 ENDS = 4  # fragments at the beginning, and at the end, that are not counted
@@ -48,7 +48,8 @@ def minilm_folder() -> Path:
 
 
 def processor_seconds() -> float:
-    """Of this process and all that it has started, directly or not, those that ended included."""
+    """Processor time of this process and all that it has started, directly or not, including
+    processes that have ended."""
     parents: dict[int, int] = {}
     ticks: dict[int, int] = {}
     for entry in Path("/proc").iterdir():
@@ -91,7 +92,9 @@ def measure(count: int, dtype: str) -> dict[str, Any]:
             / 20,
             "TextModel.embed": seconds(lambda: alone.embed(texts)),
         }
-        job = Job(str(model), {"load": load}, "text", "embedding", None, Folder(f"{folder}/inline"))
+        job = EmbeddingJob(
+            str(model), {"load": load}, "text", "embedding", None, Folder(f"{folder}/inline")
+        )
         worker = FragmentWorker(job)
         worker._embedder.model.embed(texts[:100])
         parts = [Fragment(i, str(source), i, i + 1) for i in range(FRAGMENTS)]

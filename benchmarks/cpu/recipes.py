@@ -1,4 +1,4 @@
-"""What recipes of low precision cost in accuracy, computed in NumPy.
+"""Cost in accuracy of recipes of low precision, computed in NumPy.
 
     python benchmarks/cpu/recipes.py minilm|smollm2|sums [--texts N] [--shortest] [--intervals]
         [--only PART ...] [--output FILE]
@@ -86,7 +86,7 @@ def batches(model: Model, texts: list[str], longest: int) -> list[packhorse.Pack
 
 
 def _fp8(head: int, **changes: Any) -> Recipe:
-    """Of the kernels: a scale per token, per token and 128 columns, per token and head."""
+    """Recipe of the kernels: a scale per token, per token and 128 columns, per token and head."""
     e4m3: Callable[..., Form] = lambda per: Form("e4m3", per)  # noqa: E731
     made = Recipe(e4m3("row"), e4m3("row"), e4m3(head), e4m3(128), other="float16")
     return replace(made, **changes)
@@ -292,7 +292,9 @@ def main() -> None:
     parser.add_argument("--texts", type=int, default=500)
     parser.add_argument("--shortest", action="store_true", help="the shortest of 2,000 passages")
     parser.add_argument("--only", nargs="+", default=[""])
-    parser.add_argument("--intervals", action="store_true", help="how often sums are promoted")
+    parser.add_argument(
+        "--intervals", action="store_true", help="compare intervals of promoting sums"
+    )
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     head = {"minilm": 32, "smollm2": 64}.get(options.what, 0)

@@ -54,7 +54,7 @@ def speed(result: Json, model: str) -> str:
 
 
 def best_ratio(case: Json, dtype: str) -> float | None:
-    """How many times faster Packhorse is than the fastest peer."""
+    """Speed of Packhorse, divided by that of the fastest peer."""
     ours = find(case, PACKHORSE, dtype)
     peers = [
         engine

@@ -132,7 +132,7 @@ def table(rates: dict[str, dict[str, list[float]]], dtype_of: dict[str, str]) ->
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("model", help="the GGUF file")
-    parser.add_argument("folder", help="where cpu_decode_models.py wrote its forms")
+    parser.add_argument("folder", help="the folder that cpu_decode_models.py wrote")
     parser.add_argument("--python", action="append", default=[], metavar="ENGINE=PATH")
     parser.add_argument("--engines", nargs="+", default=list(ENGINES), choices=list(ENGINES))
     parser.add_argument("--threads", type=int, default=2)

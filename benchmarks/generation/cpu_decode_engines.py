@@ -22,7 +22,7 @@ Run = Callable[[int, int, int], tuple[float, float]]
 
 @dataclass(frozen=True)
 class Engine:
-    dtype: str  # of Packhorse, or its quantised file, with which it is compared
+    dtype: str  # dtype of Packhorse, or its quantised file, that this engine is compared with
     load: Callable[[str, Path, int], Run]
 
 

@@ -27,12 +27,12 @@ TYPES = {
     "q8_0": gguf.GGMLQuantizationType.Q8_0,
 }
 FILE_TYPES = {"f32": 0, "bf16": 32, "q8_0": 7}
-# As Q4_1: minima, and a head of 8 bits, which cannot then share its weight with the embedding.
+# Minima as in Q4_1, and a head of 8 bits, which cannot then share its weight with the embedding.
 INT4 = ["is_symmetric=false", "matmul_mixed_precision=last_matmul:int8", "shared_embeddings=false"]
 
 
 def write_gguf(source: gguf.GGUFReader, name: str, path: Path) -> None:
-    """The same metadata and tensors, matrices in another type."""
+    """Writes the metadata and tensors of a file, with matrices in another type."""
     field = source.get_field("general.architecture")
     writer = gguf.GGUFWriter(path, field.contents() if field else "llama")
     for key, value in source.fields.items():
@@ -61,7 +61,8 @@ def write_ctranslate2(folder: Path, target: Path) -> None:
 
 
 def write_onnxruntime(folder: Path, target: Path) -> None:
-    """By its own builder; the head is computed for the last token of a prompt alone."""
+    """Converts by onnxruntime's own builder; the head is computed for the last token of a prompt
+    alone."""
     for precision, more in {"fp32": [], "int8": [], "int4": INT4}.items():
         command = [sys.executable, "-m", "onnxruntime_genai.models.builder", "-e", "cpu"]
         command += ["-i", str(folder), "-o", str(target / f"genai-{precision}"), "-p", precision]
@@ -80,7 +81,7 @@ def main() -> None:
     decoded = transformers.AutoModelForCausalLM.from_pretrained(
         source.parent, gguf_file=source.name, dtype=torch.float32
     )
-    # What was read from a GGUF file counts as quantised, which is not saved.
+    # Weights from a GGUF file count as quantised, and quantised models are not saved.
     config = decoded.config
     if hasattr(config, "quantization_config"):
         del config.quantization_config

@@ -140,8 +140,8 @@ void measure_prefill(GenerationSession& session, int64_t vocab) {
   }
 }
 
-/// What prompts cost that come while 16 sequences go on: the time of both together, over that of
-/// the sequences alone and the prompts alone.
+/// Cost of prompts that come while 16 sequences go on: the time of both together, over that of the
+/// sequences alone and the prompts alone.
 void measure_mixed(GenerationSession& session, int64_t vocab) {
   uint32_t seed = 1;
   for (const int64_t length : {512, 2000}) {
@@ -333,7 +333,7 @@ int main(int argc, char** argv) {
     std::printf("prompts of 5 and %ld tokens, %zu and %zu new ones, %s%s, in %.2f s\n", longest,
                 found[0][0].ids.size(), found[1][0].ids.size(), name_of(found[1][0].finish_reason),
                 found[1][0].error.c_str(), now() - begin);
-    // What the device says is in use, by a tool beside.
+    // Shows the memory in use, measured by another program.
     std::system("nvidia-smi --query-gpu=memory.used --format=csv 2>/dev/null");
   }
   return 0;

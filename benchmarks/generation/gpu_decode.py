@@ -32,8 +32,8 @@ COPY_BANDWIDTH = 4.1e12  # bytes a second
 
 @dataclass(frozen=True)
 class Case:
-    """name: in benchmarks/generation/decoders.cc. marks: milliseconds that we mean to reach, by
-    batch."""
+    """A decoder to measure. name: in benchmarks/generation/decoders.cc. marks: milliseconds that we
+    mean to reach, by batch."""
 
     name: str
     shape: Shape
@@ -72,7 +72,7 @@ def ours(program: str, case: Case, form: str = "") -> dict[int, float]:
 
 
 def quantized_bytes(shape: Shape, form: str) -> float:
-    """Of the weights, as a step reads them: values, and float16 scales of groups."""
+    """Bytes of the weights that a step reads: values, and float16 scales of groups."""
     bits, group = (int(number) for number in form.removeprefix("int").split("-"))
     attention = shape.hidden * shape.head_dim * (2 * shape.heads + 2 * shape.kv_heads)
     feed_forward = shape.hidden * shape.intermediate * (3 if shape.llama else 2)

@@ -19,14 +19,14 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-# Of the model: layers x width x heads, and EET's milliseconds a token at batch 4 and 16.
+# Model: layers x width x heads, and EET's milliseconds a token at batch 4 and 16.
 MODELS = {
     "125M": ("12x768x12", (2.69, 2.84)),
     "1.3B": ("24x2048x32", (7.3, 8.27)),
     "6.7B": ("32x4096x32", (17.2, 23.2)),
     "13B": ("40x5120x40", (29.3, 43.4)),
 }
-# Of a layer: width, heads, batch; EET's milliseconds of a prompt and of a step.
+# Layer: width, heads, batch; EET's milliseconds of a prompt and of a step.
 LAYERS = [
     (768, 12, 4, 0.61, 0.079),
     (1024, 16, 4, 0.73, 0.084),

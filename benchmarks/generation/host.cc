@@ -53,7 +53,7 @@ class IdleRunner : public StepRunner {
   const GenerationMemoryPlan plan_;
 };
 
-/// The same, but inputs are written and results delivered as for a device.
+/// Idle, but writes inputs and delivers results as for a device.
 class WritingRunner final : public IdleRunner {
  public:
   explicit WritingRunner(const RunnerLimits& limits)
@@ -101,7 +101,7 @@ class WritingRunner final : public IdleRunner {
   StepBuffers step_;
   const std::unique_ptr<DeviceMemory> memory_;
   const SamplerBuffers buffers_;
-  const LmSpec spec_;  // of no model, like the next one: nothing is computed
+  const LmSpec spec_;  // empty, like `weights_`: nothing is computed
   const LmWeights weights_;
   const std::unique_ptr<HostDeviceRing> ring_;
   StepInputs inputs_;

@@ -34,7 +34,7 @@ from typing import Any
 
 import packhorse
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "lib"))
+sys.path += [str(Path(__file__).parents[2] / name) for name in ("benchmarks/lib", "examples")]
 from packhorse import GenerationSession, Sampling, TextModel
 from sample import find_language_model
 from workloads import read_passages
@@ -55,7 +55,7 @@ OWN = [
 TEMPERATURES = {"greedy": 0.0, "temperature 0.8": 0.8}
 
 Prompt = list[int]
-Rates = dict[str, dict[str, list[float]]]  # by task and draft, of each round
+Rates = dict[str, dict[str, list[float]]]  # task -> draft -> a rate for each round
 
 
 def misspell(text: str) -> str:
@@ -188,7 +188,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--batch", type=int, default=1, help="copies of each request at once")
     parser.add_argument("--new-tokens", type=int, default=96)
-    parser.add_argument("--prompts", type=int, default=2, help="of each task, at most 4")
+    parser.add_argument("--prompts", type=int, default=2, help="prompts of each task, at most 4")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--output", type=Path, help="a JSON file of all rates")
     arguments = parser.parse_args()

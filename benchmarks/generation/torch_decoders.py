@@ -14,13 +14,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from kernel_timing import intervals_ms
 from torch import Tensor, nn
 from torch.nn import functional
 
 
 @dataclass(frozen=True)
 class Shape:
-    """llama: RMS norms, rotation and a gated feed-forward block; else as GPT-2."""
+    """Sizes of a decoder. llama: RMS norms, rotation and a gated feed-forward block; else as
+    GPT-2."""
 
     layers: int
     hidden: int
@@ -134,16 +136,12 @@ class Model:
 
     def milliseconds(self, steps: int = 64, rounds: int = 5) -> float:
         """The median time of a step; ids go from step to step on the device."""
-        found = []
-        for _ in range(rounds + 1):
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            begin.record()
+
+        def replay() -> None:
             for _ in range(steps):
                 self.graph.replay()
-            end.record()
-            end.synchronize()
-            found.append(begin.elapsed_time(end) / steps)
-        return statistics.median(found[1:])
+
+        return statistics.median(intervals_ms([replay] * (rounds + 1))[1:]) / steps
 
 
 class Step(Model):

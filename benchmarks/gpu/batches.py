@@ -1,4 +1,4 @@
-"""What the GPU benchmarks run: models with random weights, and batches that are defined by their
+"""Models with random weights for the GPU benchmarks, and batches that are defined by their
 lengths."""
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ BASE = Model("BERT-base", 12, 768, 12, 24576, 64, max_length=1024)
 LARGE = Model("BERT-large", 24, 1024, 16, 12288, 32)
 LARGE_MANY = replace(LARGE, max_tokens=49152, max_sequences=256)
 MINILM = Model("MiniLM", 6, 384, 12, 12288, 64)
-# The same for many short texts.
+# Limits for many short texts.
 BASE_SHORT = replace(BASE, max_tokens=25600, max_sequences=4096)
 MINILM_SHORT = replace(MINILM, max_tokens=25600, max_sequences=4096)
 

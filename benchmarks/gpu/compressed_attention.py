@@ -178,7 +178,7 @@ def prefill(folder: Path, choice: Sequence[int]) -> list[Json]:
 
 
 def peers(choice: Sequence[int]) -> list[Json]:
-    """What fails is None."""
+    """Times and memory of PyTorch; "us" is None where it fails."""
     block = Block()
     rows = []
     for longest in choice:
@@ -281,7 +281,7 @@ def main() -> None:
         choices=parts,
         default=parts,
         metavar="PART",
-        help="of prefill, peers and decode",
+        help="parts to run: prefill, peers and decode",
     )
     parser.add_argument(
         "--longest", nargs="+", type=int, choices=LONGEST, default=LONGEST, metavar="N",

@@ -20,7 +20,6 @@ import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +34,7 @@ from batches import (
     load_session,
     random_weights,
 )
+from kernel_timing import intervals_ms
 from results import origin, result_of, table, write
 from torch_encoders import VARLEN, Batch, Encoder, capture, forget_compiled
 
@@ -70,14 +70,8 @@ states. One session per model serves all of its rows."""
 def time_on_gpu(work: Callable[[], object], repeats: int) -> list[float]:
     """Returns the milliseconds between events around each of `repeats` calls, which are queued
     without a pause."""
-    events = [torch.cuda.Event(enable_timing=True) for _ in range(repeats + 1)]
-    torch.cuda._sleep(1_000_000)  # half a millisecond, in which the queue fills
-    events[0].record()
-    for event in events[1:]:
-        work()
-        event.record()
-    torch.cuda.synchronize()
-    return [begin.elapsed_time(end) for begin, end in pairwise(events)]
+    # Half a millisecond in which the queue fills.
+    return intervals_ms([work] * repeats, first=lambda: torch.cuda._sleep(1_000_000))
 
 
 def time_run(session: packhorse.Session, ids: Any, cu_seqlens: Any, repeats: int) -> list[float]:

@@ -24,7 +24,8 @@ EXPORT int run_gemm(const GemmParams& p, int tile, cudaStream_t stream) {
   try {
     const auto chosen = static_cast<GemmTile>(tile);
     const GemmConfig config{.tile = chosen, .panel = panel_of(chosen, p.n, p.k)};
-    launch_gemm_sm90(p, config, stream);
+    static const DeviceCaps caps = device_caps(0);
+    launch_gemm_sm90(p, config, {stream, caps});
     return 0;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());

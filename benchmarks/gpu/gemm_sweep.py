@@ -107,7 +107,8 @@ def build(cutlass: Path) -> ctypes.CDLL:
     options += ["-gencode=arch=compute_90a,code=sm_90a", "-DPACKHORSE_CUDA_SM90"]
     options += [f"-I{path}" for path in (cutlass, RUNTIME, RUNTIME / "include")]
     sources = [RUNTIME / "cuda" / "gemm" / f"{name}.cu" for name in KERNELS] + [
-        HERE / "gemm_sweep.cc"
+        RUNTIME / "cuda" / "device" / "caps.cc",
+        HERE / "gemm_sweep.cc",
     ]
     objects = [BUILD / f"{source.stem}.o" for source in sources]
 
@@ -222,7 +223,8 @@ class Case:
 
     def measure(self, seconds: float) -> dict[str, float]:
         """Returns the microseconds of each variant: `cublas`, or the number of a tile."""
-        torch = self.torch
+        from kernel_timing import intervals_ms
+
         launches = max(len(self.weights), 24 if self.rows < 6000 else 3)
         graphs = {"cublas": self.capture(self.cublas, launches)}
         for tile in range(self.library.tile_count()):
@@ -234,17 +236,12 @@ class Case:
                 self.ours(tile, i)
 
             graphs[str(tile)] = self.capture(launch, launches)
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         samples: dict[str, list[float]] = {name: [] for name in graphs}
         stop = time.monotonic() + seconds
         while time.monotonic() < stop or len(samples["cublas"]) < 3:
             for name, graph in graphs.items():
-                graph.replay()
-                begin.record()
-                graph.replay()
-                end.record()
-                torch.cuda.synchronize()
-                samples[name].append(1e3 * begin.elapsed_time(end) / launches)
+                (milliseconds,) = intervals_ms([graph.replay], first=graph.replay)
+                samples[name].append(1e3 * milliseconds / launches)
         return {name: statistics.median(times) for name, times in samples.items()}
 
 
@@ -329,7 +326,7 @@ def main() -> None:
     today = datetime.date.today().isoformat()
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cutlass", type=Path, help="directory of CUTLASS's headers")
-    parser.add_argument("--seconds", type=float, default=60.0, help="of timing, in all")
+    parser.add_argument("--seconds", type=float, default=60.0, help="time of all measurements")
     default = HERE.parent / "results" / f"gemm_h200_{today}.csv"
     parser.add_argument("--out", type=Path, default=default, metavar="FILE")
     parser.add_argument("--fit", type=Path, metavar="FILE")

@@ -1,13 +1,36 @@
-"""The functions by which the GPU benchmarks time kernels."""
+"""The functions by which the GPU benchmarks time work: events of cuda.core around calls, and the
+spans of single kernels by PyTorch's profiler."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import torch
+from cuda.core import LEGACY_DEFAULT_STREAM, Device, EventOptions, Stream
 from torch.profiler import ProfilerActivity, profile
 
 Span = tuple[float, float]
+
+
+def intervals_ms(
+    calls: Sequence[Callable[[], object]], first: Callable[[], object] = lambda: None
+) -> list[float]:
+    """Returns the milliseconds between events around each of `calls`, which are put on PyTorch's
+    current stream without a pause. `first` is what the stream does before."""
+    device = Device(torch.cuda.current_device())
+    device.set_current()
+    handle = torch.cuda.current_stream().cuda_stream
+    stream = Stream.from_handle(handle) if handle else LEGACY_DEFAULT_STREAM
+    options = EventOptions(timing_enabled=True)
+    events = [device.create_event(options) for _ in range(len(calls) + 1)]
+    first()
+    stream.record(events[0])
+    for call, event in zip(calls, events[1:], strict=True):
+        call()
+        stream.record(event)
+    events[-1].sync()
+    return [end - begin for begin, end in pairwise(events)]
 
 
 def named_spans(work: Callable[[], object]) -> list[tuple[float, float, str]]:
@@ -56,7 +79,7 @@ def kernel_ms(
 
 
 def busy(spans: list[Span]) -> float:
-    """How long at least one of `spans`, which are in the order of their starts, lasts."""
+    """Time during which at least one of `spans` runs; they are in the order of their starts."""
     total, latest = 0.0, 0.0
     for start, end in spans:
         total += max(0.0, end - max(start, latest))

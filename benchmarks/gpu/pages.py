@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from kernel_timing import kernel_ms
+from kernel_timing import intervals_ms, kernel_ms
 from packhorse import ops
 from results import origin, result_of, table, write
 
@@ -59,15 +59,8 @@ def copy_rate() -> float:
     """Bytes read and written in a second."""
     source = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
     target = torch.empty_like(source)
-    times = []
-    for _ in range(20):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        target.copy_(source)
-        end.record()
-        torch.cuda.synchronize()
-        times.append(begin.elapsed_time(end) / 1e3)
-    return 2 * len(source) / statistics.median(times)
+    times = intervals_ms([lambda: target.copy_(source)] * 20)
+    return 2e3 * len(source) / statistics.median(times)
 
 
 def measure(case: Case, copied: float) -> dict[str, Any]:

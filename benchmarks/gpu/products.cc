@@ -68,6 +68,11 @@ int setting(const char* name, int otherwise) {
   return text == nullptr ? otherwise : std::atoi(text);
 }
 
+const DeviceCaps& caps() {
+  static const DeviceCaps caps = device_caps(0);
+  return caps;
+}
+
 /// PRODUCTS_CLUSTERS=0 leaves products to launch_gemm_sm90 that launch_gemm_splitk_cluster would
 /// compute.
 bool in_clusters(const GemmParams& params) {
@@ -78,8 +83,8 @@ bool in_clusters(const GemmParams& params) {
 /// a multiple of 8 up to 128, and PRODUCTS_SHARED_KB of shared memory. Where only one of both is
 /// given, the other is the tile's own number of columns, or half of a multiprocessor's memory.
 GemmSplitkClusterTile tile_of(const GemmParams& params) {
-  const GemmSplitkClusterTile tile =
-      cluster_tile(params.rows, params.n, params.k, params.parts, clusters_at_once(params.parts));
+  const GemmSplitkClusterTile tile = cluster_tile(params.rows, params.n, params.k, params.parts,
+                                                  clusters_at_once(params.parts, caps()));
   const int features = setting("PRODUCTS_FEATURES", tile.features);
   const int kilobytes = setting("PRODUCTS_SHARED_KB", 0);
   if (features == tile.features && kilobytes == 0) return tile;
@@ -115,8 +120,9 @@ EXPORT void name_kernel(const Product& product, char* name, size_t size) {
 
 /// Launches a product by the choice of CudaOps::gemm. Returns 0, or 1 after printing what went
 /// wrong.
-EXPORT int run_product(const Product& product, cudaStream_t stream) {
+EXPORT int run_product(const Product& product, cudaStream_t handle) {
   try {
+    const KernelStream stream{handle, caps()};
     const GemmParams params = params_of(product);
     if (params.float8) {
       launch_gemm_float8(params, stream);

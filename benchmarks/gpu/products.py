@@ -13,8 +13,8 @@ headers of CUTLASS. The second takes a library that was compiled before. There a
 
 Prints Markdown. FILE.json is written anew after every line, so that it has what was measured when a
 run is cut off. How times are measured stands above each table. All launches of ours are those of
-the runtime: each may set itself up while the one before it still runs (cuda/launch.cuh). Ends with
-status 1 if a result was wrong.
+the runtime: each may set itself up while the one before it still runs (cuda/common/launch.cuh).
+Ends with status 1 if a result was wrong.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ PARTS = ("rows", "float8", "error")
 
 
 def machine() -> dict[str, Any]:
-    """What the result is of."""
+    """The machine and the versions of its software, for the report."""
     properties = torch.cuda.get_device_properties(0)
     found = {
         "device": properties.name,
@@ -63,8 +63,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, metavar="FILE", help="a result file (JSON)")
     parser.add_argument("--rows", nargs="+", type=int, choices=ROWS, default=ROWS)
     parser.add_argument("--rows-seconds", type=float, default=70.0, help="limit of part `rows`")
-    parser.add_argument("--float8-seconds", type=float, default=37.0, help="of part `float8`")
-    parser.add_argument("--error-seconds", type=float, default=12.0, help="of part `error`")
+    parser.add_argument("--float8-seconds", type=float, default=37.0, help="time for part `float8`")
+    parser.add_argument("--error-seconds", type=float, default=12.0, help="time for part `error`")
     parser.add_argument("--turn-seconds", type=float, default=0.07, help="one turn of `float8`")
     return parser.parse_args()
 

@@ -1,4 +1,4 @@
-"""How far sums of e4m3 products are from float64, beside those of torch._scaled_mm."""
+"""Errors of sums of e4m3 products against float64, beside those of torch._scaled_mm."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from products_float8 import random_float8
 from products_library import Library, product
 from products_timing import table_head, table_line
 
-LENGTHS = (768, 3072, 4096, 8192, 12288)  # of sums
+LENGTHS = (768, 3072, 4096, 8192, 12288)  # summands of a sum
 ROWS = COLUMNS = 1024
 RESULT = 1024.0  # about the root mean square of results, so that float16 has digits for all of them
 

@@ -27,11 +27,11 @@ SHAPES = (  # rows, n, k
 )
 OURS = ("16 bits", "e4m3", "GELU, e4m3")
 FAST, PRECISE, HALF = "_scaled_mm, fast", "_scaled_mm", "float16 addmm"
-# What _scaled_mm's time, by ours, should be at least: the marks.
+# Marks: the least ratio of _scaled_mm's time to ours.
 LEAST_RATIOS = {"16 bits": 1.0, "e4m3": 1.0, "GELU, e4m3": 1 / 1.1}
 TURNS = 3
 UNIT = 100.0  # the standard deviation of the numbers that are rounded to e4m3, of at most 448
-OUT_FACTOR = 28.0  # of e4m3 results: those of up to 16 are not limited
+OUT_FACTOR = 28.0  # factor of e4m3 results: those of up to 16 are not limited
 CHECKED_ROWS = 256
 MOST_ERROR = {"16 bits": 5e-3, "e4m3": 5e-2, "GELU, e4m3": 5e-2, FAST: 5e-3, PRECISE: 5e-3}
 
@@ -92,7 +92,7 @@ class Shape:
         )
 
     def has_peer(self, way: str) -> bool:
-        """Whether this version of PyTorch has a kernel for that."""
+        """True if this version of PyTorch has a kernel for that."""
         try:
             self.peer(way, 0)
         except RuntimeError as error:

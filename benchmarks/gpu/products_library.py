@@ -101,7 +101,11 @@ def build(cutlass: Path) -> Path:
     options += ["-gencode=arch=compute_90a,code=sm_90a"]
     options += [f"-I{path}" for path in (cutlass, RUNTIME, RUNTIME / "include")]
     sources = [RUNTIME / "cuda" / "gemm" / f"{name}.cu" for name in KERNELS]
-    sources += [RUNTIME / "core" / "types.cc", HERE / "products.cc"]
+    sources += [
+        RUNTIME / "cuda" / "device" / "caps.cc",
+        RUNTIME / "core" / "types.cc",
+        HERE / "products.cc",
+    ]
     objects = [BUILD / f"{source.stem}.o" for source in sources]
     for source, to in zip(sources, objects, strict=True):
         subprocess.run(["nvcc", *options, "-c", str(source), "-o", str(to)], check=True)

@@ -21,7 +21,7 @@ WEIGHTS = (  # k, n
     *((5120, 15360), (5120, 5120), (20480, 5120)),
     *((12288, 12288), (2048, 128256)),
 )
-LARGE_BYTES = 64_000_000  # of weights; the marks below are for smaller and for larger ones
+LARGE_BYTES = 64_000_000  # weights from this size on have marks of their own
 MOST_ABOVE_FLOOR_US = 1.5
 LEAST_OF_COPY_RATE = 0.9
 ROUNDS = 15

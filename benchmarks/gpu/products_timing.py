@@ -1,4 +1,4 @@
-"""How products.py times products: CUDA graphs of many launches, which take turns."""
+"""Timing of products for products.py: CUDA graphs of many launches, which take turns."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from functools import partial
 from typing import Any
 
 import torch
+from kernel_timing import intervals_ms
 
-cuda: Any = torch.cuda  # whose functions have few types
+cuda: Any = torch.cuda  # torch.cuda's functions have few types
 
 COPIED_BYTES = 1 << 30
-COLD_BYTES = 300_000_000  # that weights rotate through: several times what L2 holds
-LEAD_SHARE = 0.4  # of a span that is run before it, untimed, until clocks have settled
+COLD_BYTES = 300_000_000  # weights rotate through so many: several times what L2 holds
+LEAD_SHARE = 0.4  # part of a span that is run before it, untimed, until clocks have settled
 
 
 def copies_of(size: int) -> int:
-    """How many operands of `size` bytes are needed so that L2 holds none when its turn comes."""
+    """Number of operands of `size` bytes that keeps each of them out of L2 until its turn."""
     return max(2, -(-COLD_BYTES // size))
 
 
@@ -43,13 +44,7 @@ def capture(launch: Callable[[int], object], launches: int) -> Any:
 
 def timed(calls: Sequence[Callable[[], object]]) -> list[float]:
     """Returns the microseconds of each of `calls`, which are asked for in one go."""
-    events = [[cuda.Event(enable_timing=True) for _ in range(2)] for _ in calls]
-    for (begin, end), call in zip(events, calls, strict=True):
-        begin.record()
-        call()
-        end.record()
-    cuda.synchronize()
-    return [1e3 * begin.elapsed_time(end) for begin, end in events]
+    return [1e3 * milliseconds for milliseconds in intervals_ms(calls)]
 
 
 def copy_rate() -> float:

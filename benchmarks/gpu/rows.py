@@ -19,7 +19,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812
 from batches import uniform_lengths
-from kernel_timing import kernel_ms
+from kernel_timing import intervals_ms, kernel_ms
 from packhorse import ops
 from results import origin, result_of, table, write
 from torch import Tensor
@@ -160,15 +160,8 @@ def copied_per_second() -> float:
     """The bytes per second that a copy reads and writes."""
     source = torch.empty(COPIED_BYTES, device="cuda", dtype=torch.uint8)
     target = torch.empty_like(source)
-    times: list[float] = []
-    for _ in range(ROUNDS * CALLS):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        target.copy_(source)
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end) / 1e3)
-    return 2 * COPIED_BYTES / statistics.median(times)
+    times = intervals_ms([lambda: target.copy_(source)] * (ROUNDS * CALLS))
+    return 2e3 * COPIED_BYTES / statistics.median(times)
 
 
 def measure(work: Work) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Callable
 
 import torch
+from kernel_timing import intervals_ms
 from torch import Tensor, nn
 
 WIDTH, HEADS, KV_HEADS, HEAD_DIM = 2048, 8, 2, 128
@@ -15,16 +16,7 @@ TOKENS, ROUNDS = 65536, 5
 
 def time_of(work: Callable[[], object]) -> float:
     """Milliseconds: the median of rounds, each between two events."""
-    times = []
-    for round_ in range(ROUNDS + 2):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        work()
-        end.record()
-        end.synchronize()
-        if round_ >= 2:
-            times.append(begin.elapsed_time(end))
-    return statistics.median(times)
+    return statistics.median(intervals_ms([work] * (ROUNDS + 2))[2:])
 
 
 class Block(nn.Module):

@@ -73,7 +73,7 @@ def onnxruntime_engines(folder: Path, cache: Path, threads: int) -> Iterator[Eng
             hidden_size=sizes.hidden_size,
         )
         fused = model.get_fused_operator_statistics()
-        # Without all fusions, the figures would show less than the engine can do.
+        # Each missing fusion would make the engine slower than it can be.
         if not fused["Attention"] == fused["BiasGelu"] == sizes.num_layers:
             raise RuntimeError(f"onnxruntime's optimizer did not know the graph: {fused}")
         model.save_model_to_file(str(optimized))
@@ -153,7 +153,7 @@ def openvino_int8_engines(folder: Path, cache: Path, threads: int) -> Iterator[E
                 subset_size=len(batches),
             )
         openvino.save_model(model, quantized)
-    # What is not quantised is float32, as in the int8 engines of the others.
+    # Layers that are not quantised are float32, as in the int8 engines of the others.
     yield _openvino_engine(
         core, core.read_model(quantized), "int8", threads, INFERENCE_PRECISION_HINT="f32"
     )

@@ -1,4 +1,4 @@
-"""What the benchmarks run: models, and batches of real text that are not sorted by length."""
+"""Models of the benchmarks, and batches of real text that are not sorted by length."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sample import read_passages
 Batch = list[list[int]]  # token ids, one list for each sequence
 
 MINILM, BERT_BASE = "all-MiniLM-L6-v2", "BERT-base size, random weights"
-MODELS = {"minilm": MINILM, "bert-base": BERT_BASE}  # by their names on the command line
+MODELS = {"minilm": MINILM, "bert-base": BERT_BASE}  # keys are names on the command line
 BATCH_SIZES = (1, 8, 32)
 MAX_LENGTHS = (64, 128, 256, 512)
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 MOST_CONNECTIONS, MOST_RATE, MOST_SECONDS = 4096, 100_000, 3600
-_END_S = 60.0  # how long answers may take that are missing when the time is over
+_END_S = 60.0  # limit for answers that are missing when the time is over
 _DONE = Callable[["Connection", int, float], None]
 
 

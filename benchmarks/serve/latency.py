@@ -46,7 +46,8 @@ class Row(NamedTuple):
 
 
 def probe(port: int, told: Connection) -> None:
-    """Another client: asks for /health until it is told to give what it has measured."""
+    """Asks for /health as another client, until it is told to give the times that it has
+    measured."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     waits: list[float] = []
     while True:

@@ -1,4 +1,4 @@
-"""How `packhorse serve` behaves under load: on the CPU, over 15 minutes, and on a GPU.
+"""Load tests of `packhorse serve`: on the CPU, over 15 minutes, and on a GPU.
 
     python benchmarks/serve/load.py cpu --dtype float32 \\
         --infinity ENV/bin/python --fastapi ENV/bin/python
@@ -39,7 +39,7 @@ CONNECTIONS = (16, 256)
 PEER_CONNECTIONS = (64,)  # two of Infinity's batches; more only wait longer
 BATCH_MS = 200.0  # four times the server's default for --max-batch-ms, as where much waits
 WAIT_S = 0.5  # --max-wait-s in overload: with few connections, no queue grows to the default
-_LEAST_WORDS = 50  # of a docstring that counts as a text
+_LEAST_WORDS = 50  # a docstring with fewer words does not count as a text
 _SHORT = (20, 60)  # tokens of short texts
 
 
@@ -164,8 +164,8 @@ def load(
 
 
 def bulk(model: TextModel, texts: list[str], seconds: float) -> Json:
-    """Of `TextModel.embed`, all texts in one call: texts a second (`rate`), and the processor's
-    time of a text (`cpu_ms`)."""
+    """Times of `TextModel.embed`, all texts in one call: texts a second (`rate`), and the
+    processor's time of a text (`cpu_ms`)."""
     done, begin, used = 0, time.perf_counter(), time.process_time()
     while time.perf_counter() - begin < seconds:
         model.embed(texts)
@@ -175,7 +175,7 @@ def bulk(model: TextModel, texts: list[str], seconds: float) -> Json:
 
 
 def session_ms(model: TextModel, text: str, count: int) -> list[float]:
-    """What `Session.run` alone takes for a text that is tokenized already, in ms."""
+    """Times of `Session.run` alone for a text that is tokenized already, in ms."""
     batch = pack([ids.tolist() for ids in model.tokenizer.encode([text], 256).ids])
     times = []
     for _ in range(count):
@@ -213,7 +213,7 @@ def measure_overhead(server: Running, model: TextModel, rounds: int) -> Json:
 
 
 def measure_cpu(arguments: argparse.Namespace) -> Json:
-    """All figures of the CPU, one dtype."""
+    """Measures all figures of the CPU in one dtype."""
     texts = read_texts(arguments.texts)
     dtype = arguments.dtype
     model = TextModel.load(arguments.model, dtype=dtype, threads=arguments.threads)
@@ -226,7 +226,7 @@ def measure_cpu(arguments: argparse.Namespace) -> Json:
         "bulk": [],
     }
     with ExitStack() as stack:
-        # As many requests wait as there are connections: none is to be refused.
+        # Requests that wait are as many as there are connections: none is to be refused.
         server = stack.enter_context(packhorse(arguments.model, *options, "--max-wait-s", "60"))
         servers = [server]
         if arguments.infinity:
@@ -305,7 +305,7 @@ def overload(
         rate=2 * most,
         seconds=seconds,
         warm=2.0,
-        from_sent=True,  # what finds all connections busy waits where no server sees it
+        from_sent=True,  # a request that finds all connections busy waits where no server sees it
         memory=memory,
     )
     bound = WAIT_S * 1e3 + 2 * max(BATCH_MS, longest_ms)
@@ -397,10 +397,10 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--texts", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=5.0, help="of a turn at saturation")
+    parser.add_argument("--seconds", type=float, default=5.0, help="length of a turn at saturation")
     parser.add_argument("--latency-seconds", type=float, default=30.0)
     parser.add_argument("--overload-seconds", type=float, default=15.0)
-    parser.add_argument("--minutes", type=float, default=15.0, help="of soak")
+    parser.add_argument("--minutes", type=float, default=15.0, help="length of soak")
     parser.add_argument("--clients", type=int, default=8, help="processes that load a GPU's server")
     parser.add_argument("--connections", type=int, nargs="+", default=[64, 256])
     parser.add_argument("--infinity", type=Path, help="python of an environment with infinity-emb")

@@ -1,5 +1,4 @@
-"""What the road of a request costs without the model: `packhorse serve` with a session that answers
-at once.
+"""Cost of a request without the model: `packhorse serve` with a session that answers at once.
 
     python benchmarks/serve/road.py --connections 64 --per-request 1 32
 
@@ -52,7 +51,7 @@ def thread_times(pid: int) -> dict[str, float]:
     for task in Path(f"/proc/{pid}/task").iterdir():
         try:
             nanoseconds = int((task / "schedstat").read_text().split()[0])
-        except OSError:  # it has ended
+        except OSError:  # the thread has ended
             continue
         found["event loop" if task.name == str(pid) else "other threads"] += nanoseconds / 1e9
     return found

@@ -1,5 +1,5 @@
-"""Device arrays of other libraries such as CuPy, PyTorch and JAX: all that support DLPack or the
-CUDA array interface. This module never touches their memory."""
+"""Device arrays of other libraries such as cuda.core, CuPy, PyTorch and JAX: all that support
+DLPack or the CUDA array interface. This module never touches their memory."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from packhorse._native import device as _device
 
 _HOST = (1, 3)  # DLPack device types: CPU, page-locked host memory
 _CUDA, _CUDA_MANAGED = 2, 13
+_INT32_BYTES = 4
 _TYPES = {"<i4": "int32", "<i8": "int64", "<f2": "float16", "<f4": "float32", "<f8": "float64"}
 
 
@@ -38,7 +39,7 @@ def check_device(device: object) -> None:
 
 
 class DeviceView(NamedTuple):
-    """Where an array lies. It is valid as long as `owner` is alive."""
+    """Memory, shape and dtype of an array. It is valid as long as `owner` is alive."""
 
     pointer: int
     shape: tuple[int, ...]
@@ -47,7 +48,7 @@ class DeviceView(NamedTuple):
 
 
 def is_device_array(array: Any) -> bool:
-    """Whether an array lies in the memory of a device. NumPy arrays and lists do not."""
+    """True if an array lies in the memory of a device. NumPy arrays and lists do not."""
     if isinstance(array, (np.ndarray, list, tuple)):
         return False
     if hasattr(array, "__dlpack_device__"):
@@ -56,17 +57,27 @@ def is_device_array(array: Any) -> bool:
 
 
 def is_array(value: Any) -> bool:
-    """Whether `value` is an array of any library, on the host or on a device. Lists are not."""
+    """True if `value` is an array of any library, on the host or on a device. Lists are not."""
     return hasattr(value, "__dlpack__") or is_device_array(value)
 
 
+def _is_bytes(array: Any) -> bool:
+    """Whether an array has neither shape nor dtype, as a Buffer of cuda.core. It is read as int32,
+    which is what batches are made of."""
+    return not hasattr(array, "shape") and not hasattr(array, "__cuda_array_interface__")
+
+
 def shape_of(array: Any) -> tuple[int, ...]:
+    if _is_bytes(array):
+        return (array.size // _INT32_BYTES,)
     shape = getattr(array, "shape", None)
     return tuple(array.__cuda_array_interface__["shape"] if shape is None else shape)
 
 
 def dtype_of(array: Any) -> str:
     dtype = getattr(array, "dtype", None)
+    if dtype is None and _is_bytes(array):
+        return "int32"
     if dtype is None:
         typestr = str(array.__cuda_array_interface__["typestr"])
         return _TYPES.get(typestr, typestr)
@@ -120,6 +131,10 @@ def import_array(
         capsule = _export(array, stream)
         pointer, shape, dtype, contiguous = _device.read_capsule(capsule)
         owner = capsule
+        if _is_bytes(array):
+            if shape[0] % _INT32_BYTES:
+                raise ValueError(f"{name} has {shape[0]} bytes, expected elements of int32")
+            shape, dtype = (shape[0] // _INT32_BYTES,), "int32"
     else:
         interface = array.__cuda_array_interface__
         pointer, shape, owner = interface["data"][0] or 0, tuple(interface["shape"]), array

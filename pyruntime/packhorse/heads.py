@@ -1,4 +1,4 @@
-"""Which methods of `TextModel` use which heads of a model."""
+"""Methods of `TextModel`, by the heads of a model that they use."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class PlannedAllocation:
 
 
 def mebibytes(count: int) -> str:
-    """As plans show it."""
+    """Formats bytes as plans show them."""
     return f"{count / 2**20:10.2f} MiB"
 
 

@@ -2,11 +2,11 @@
 
 from typing import Literal
 
-# For `Session.load` and, without "stored", operators.
+# Dtypes of `Session.load` and, without "stored", operators.
 Dtype = Literal["float32", "bfloat16", "float16", "int8", "float8", "stored"]
 # Names that people write for these; "auto" is None.
 AskedDtype = Dtype | Literal["auto", "fp32", "float", "fp16", "half", "bf16"]
-CacheDtype = Literal["float8"]  # of keys and values, where it is not that of the activations
+CacheDtype = Literal["float8"]  # keys and values, where unlike activations
 AttentionAlgorithm = Literal["auto", "hopper", "online", "short", "grouped", "bytetransformer"]
 Pooling = Literal["cls", "mean", "max", "last", "mean_sqrt", "weighted_mean"]
 OutputName = Literal[
@@ -22,6 +22,6 @@ OutputName = Literal[
 PairTruncation = Literal["longest_first", "only_second"]  # for `EncoderSession.score`
 Truncation = Literal["longest_first", "only_first", "only_second"]  # for texts and pairs
 EmbeddingDtype = Literal["float32", "float16", "int8", "uint8", "binary", "ubinary"]  # for `embed`
-ScoreActivation = Literal["softmax", "sigmoid", "none"]  # from logits to scores of labels and pairs
+ScoreActivation = Literal["softmax", "sigmoid", "none"]  # turns logits into scores of labels, pairs
 AggregationStrategy = Literal["none", "simple", "first", "average", "max"]  # for entities
-Activation = Literal["none", "gelu", "gelu_tanh", "relu", "silu", "tanh", "sigmoid"]  # of operators
+Activation = Literal["none", "gelu", "gelu_tanh", "relu", "silu", "tanh", "sigmoid"]  # for `ops`

@@ -71,7 +71,8 @@ class PackedTokens(Generic[IdArray]):
     Integer arrays of other dtypes are converted. A session checks the contents when it runs them.
 
     All four may also be contiguous int32 arrays on a CUDA device that have `__dlpack__` or
-    `__cuda_array_interface__`. They stay where they are, unchanged. To type checkers,
+    `__cuda_array_interface__`, or Buffers of cuda.core, whose bytes are read as int32. They stay
+    where they are, unchanged. To type checkers,
     `PackedTokens` is a batch in host memory, `PackedTokens[torch.Tensor]` one of PyTorch tensors.
     """
 

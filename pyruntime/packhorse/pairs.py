@@ -51,7 +51,7 @@ def _joins_pairs(pair: Any) -> bool:
 
 
 def _kept(query: int, document: int, room: int, truncation: str) -> tuple[int, int]:
-    """How many tokens of each text are kept if there is room for `room` tokens in all."""
+    """Numbers of tokens kept of each text if there is room for `room` tokens in all."""
     if query + document <= room:
         return query, document
     if truncation == "only_second":

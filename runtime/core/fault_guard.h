@@ -21,7 +21,7 @@ class FaultGuard {
   FaultGuard(const FaultGuard&) = delete;
   FaultGuard& operator=(const FaultGuard&) = delete;
 
-  /// Whether a read has found no page since the guard was made. What was read may be zeros.
+  /// Returns whether a read has found no page since the guard was made. What was read may be zeros.
   bool lost() const;
 
  private:

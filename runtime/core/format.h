@@ -9,7 +9,7 @@ namespace packhorse {
 template <class... Parts>
 std::string concat(const Parts&... parts) {
   std::ostringstream out;
-  // Without this, a text for which memory ends is silently cut.
+  // Makes the stream throw where it runs out of memory; it would silently cut the text otherwise.
   out.exceptions(std::ios::badbit);
   (out << ... << parts);
   return out.str();

@@ -18,7 +18,7 @@ class Json {
  public:
   struct Member;
   using Array = std::vector<Json>;
-  using Object = std::vector<Member>;  // in the order of their names, each of which is there once
+  using Object = std::vector<Member>;  // ascending, distinct names
 
   Json() = default;  // null
   explicit Json(bool value) : value_(value) {}
@@ -40,7 +40,7 @@ class Json {
   bool is_array() const { return holds<std::unique_ptr<Array>>(); }
   bool is_object() const { return holds<std::unique_ptr<Object>>(); }
 
-  // Each of a value of that kind.
+  // Accessors, each for a value of its kind.
   bool boolean() const { return std::get<bool>(value_); }
   /// A number as a T, rounded or cut as the language does it.
   template <class T>

@@ -31,7 +31,7 @@ struct Descriptor {
 }  // namespace
 
 MappedFile::MappedFile(const std::string& path) : path_(path) {
-  // Without O_NONBLOCK, opening a pipe would block here before it can be refused.
+  // Opens with O_NONBLOCK: a pipe would block here otherwise, before it can be refused.
   const Descriptor file{open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
   if (file.fd < 0) fail(path, "open");
   struct stat status;

@@ -10,11 +10,12 @@
 #include <vector>
 
 #include "core/format.h"
-#include "cpu/gemm.h"
-#include "cpu/host_memory.h"
-#include "cpu/processor.h"
-#include "cpu/shared_pools.h"
-#include "cpu/thread_pool.h"
+#include "cpu/gemm/gemm.h"
+#include "cpu/isa/processor.h"
+#include "cpu/memory/host_memory.h"
+#include "cpu/threads/one_thread.h"
+#include "cpu/threads/shared_pools.h"
+#include "cpu/threads/thread_pool.h"
 #include "ops/backend.h"
 #include "packhorse/error.h"
 

@@ -4,21 +4,21 @@
 #include <type_traits>
 #include <utility>
 
-#include "cpu/attention.h"
-#include "cpu/cca.h"
+#include "cpu/attention/attention.h"
+#include "cpu/attention/paged_attention.h"
+#include "cpu/cca/cca.h"
 #include "cpu/cpu_backend.h"
 #include "cpu/cpu_context.h"
 #include "cpu/cpu_packer.h"
-#include "cpu/kernels.h"
-#include "cpu/kv_cache.h"
-#include "cpu/linear.h"
-#include "cpu/lora.h"
-#include "cpu/moe.h"
-#include "cpu/paged_attention.h"
-#include "cpu/rope.h"
-#include "cpu/rowwise.h"
-#include "cpu/sampling.h"
-#include "cpu/sparse_pool.h"
+#include "cpu/gemm/linear.h"
+#include "cpu/gemm/sparse_pool.h"
+#include "cpu/isa/kernels.h"
+#include "cpu/moe/moe.h"
+#include "cpu/rowwise/kv_cache.h"
+#include "cpu/rowwise/lora.h"
+#include "cpu/rowwise/rope.h"
+#include "cpu/rowwise/rowwise.h"
+#include "cpu/sampling/sampling.h"
 
 namespace packhorse {
 namespace cpu {

@@ -1,9 +1,9 @@
 // Packs weights for the dense layers of the CPU: in panels of columns.
 #pragma once
 
+#include "cpu/common/groups_layout.h"
 #include "cpu/cpu_context.h"
-#include "cpu/gemm_groupwise.h"
-#include "cpu/gemm_int8.h"
+#include "cpu/gemm/gemm_int8.h"
 #include "ops/linear_packer.h"
 
 namespace packhorse::cpu {

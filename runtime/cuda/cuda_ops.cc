@@ -8,28 +8,26 @@
 #include "cuda/attention/choice.h"
 #include "cuda/attention/paged/paged.h"
 #include "cuda/attention/portable/sm80.h"
-#include "cuda/check.h"
 #include "cuda/cuda_backend.h"
 #include "cuda/cuda_packer.h"
-#include "cuda/device.h"
+#include "cuda/device/caps.h"
+#include "cuda/device/check.h"
+#include "cuda/kernel_choice.h"
 
 namespace packhorse {
 namespace cuda {
 
-CudaOps::CudaOps(CudaContext& context, bool sm90_capable, AttentionAlgorithm attention)
+CudaOps::CudaOps(CudaContext& context, AttentionAlgorithm attention)
     : device_(context.index()),
       stream_(context.stream()),
-      sm90_capable_(sm90_capable),
-      gemm_kernels_(choose_gemm_kernels(sm90_capable)),
+      gemm_kernels_(choose_gemm_kernels(stream_.caps)),
       attention_(asked_attention_algorithm(attention)),
-      sm_count_(sm_count(device_)),
-      most_shared_bytes_(most_shared_bytes(device_)),
       counters_(device_, 256),
       page_counters_(device_, kPagedCounters * sizeof(unsigned)) {
   // An algorithm that could compute no layer is refused now, and not in the first run.
-  choose_algorithm(attention_, sm90_capable, true, {}, kMultiple);
+  choose_algorithm(attention_, stream_.caps.wgmma, true, {}, kMultiple);
   prepare_attention_sm80();
-  prepare_attention_pages(most_shared_bytes_);
+  prepare_attention_pages(stream_.caps);
   for (const CudaMemory* counters : {&counters_, &page_counters_}) {
     CUDA_CHECK(cudaMemsetAsync(counters->data(), 0, counters->bytes(), stream_));
   }
@@ -54,14 +52,15 @@ std::vector<std::string> CudaOps::explain(const std::function<void()>& work) {
 }  // namespace cuda
 
 Backend make_cuda_backend(int device_index, AttentionAlgorithm attention) {
-  const bool sm90_capable = cuda::check_device(device_index);
+  const cuda::DeviceCaps caps = cuda::device_caps(device_index);
   const cuda::DeviceGuard guard(device_index);
-  auto context = std::make_unique<cuda::CudaContext>(device_index);
-  const bool float8 = cuda::kBuiltForSm90 && sm90_capable &&
-                      cuda::choose_gemm_kernels(sm90_capable) == cuda::GemmKernels::kSm90;
+  auto context = std::make_unique<cuda::CudaContext>(device_index, caps);
+  const bool float8 = cuda::choose_gemm_kernels(caps) == cuda::GemmKernels::kSm90;
   auto packer = std::make_unique<cuda::CudaLinearPacker>(*context, float8);
-  auto ops = std::make_unique<cuda::CudaOps>(*context, sm90_capable, attention);
+  auto ops = std::make_unique<cuda::CudaOps>(*context, attention);
   return {std::move(context), std::move(packer), std::move(ops)};
 }
+
+int cuda_device_count() { return cuda::device_count(); }
 
 }  // namespace packhorse

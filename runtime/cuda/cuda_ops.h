@@ -11,10 +11,10 @@
 
 #include "cuda/arg_checks.h"
 #include "cuda/attention/attention.h"
-#include "cuda/cuda_context.h"
-#include "cuda/device.h"
-#include "cuda/device_memory.h"
+#include "cuda/device/context.h"
+#include "cuda/device/memory.h"
 #include "cuda/gemm/gemm.h"
+#include "cuda/kernel_choice.h"
 #include "ops/ops.h"
 #include "packhorse/attention_algorithm.h"
 
@@ -24,7 +24,7 @@ namespace packhorse::cuda {
 class CudaOps final : public Ops {
  public:
   /// `context` must outlive the object.
-  CudaOps(CudaContext& context, bool sm90_capable, AttentionAlgorithm attention);
+  CudaOps(CudaContext& context, AttentionAlgorithm attention);
   ~CudaOps() override;
 
   std::vector<std::string> explain(const std::function<void()>& work) override;
@@ -86,7 +86,8 @@ class CudaOps final : public Ops {
   // True if the GEMM that computes heads can rotate them.
   bool rotates_in_gemm(const LinearArgs& args, const RopeArgs& heads) const;
   void feed_forward_float8(const FeedForwardArgs& args);
-  // The bytes of a feed-forward block's workspace that hold what lies between its two layers.
+  // Returns the bytes of a feed-forward block's workspace that hold what lies between its two
+  // layers.
   size_t inner_bytes(const FeedForwardArgs& args) const;
   // x, or where the weight has an order of its own x in that order, which is put into `workspace`.
   TensorView in_order(const char* op, const TensorView& x, const LinearWeight& weight,
@@ -106,15 +107,12 @@ class CudaOps final : public Ops {
   std::string explain_attention(AttentionAlgorithm algorithm, const AttentionArgs& args) const;
 
   int device_;
-  cudaStream_t stream_;
-  bool sm90_capable_;
+  const KernelStream& stream_;
   GemmKernels gemm_kernels_;
   AttentionAlgorithm attention_;                      // the caller's choice, maybe kAuto
   std::vector<std::string>* explanations_ = nullptr;  // null, except while `explain` runs
-  int sm_count_;
-  size_t most_shared_bytes_;
   CudaMemory counters_;       // for launch_attention_sm90; zero before and after every launch
-  CudaMemory page_counters_;  // likewise, for launch_attention_pages
+  CudaMemory page_counters_;  // for launch_attention_pages, zero as well
 };
 
 }  // namespace packhorse::cuda

@@ -8,7 +8,7 @@
 #include "cuda/attention/portable/sm80.h"
 #include "cuda/attention/short/warps.h"
 #include "cuda/cuda_ops.h"
-#include "cuda/device.h"
+#include "cuda/device/caps.h"
 #include "cuda/rowwise/append_kv_cache.h"
 #include "cuda/rowwise/rope.h"
 #include "packhorse/error.h"
@@ -99,7 +99,7 @@ bool CudaOps::attention_writes_float8(int64_t head_dim, const ScoreTerm& term) c
   args.q.dtype = DType::kFloat16;
   args.head_dim = static_cast<int32_t>(head_dim);
   args.term = term;
-  return choose_algorithm(attention_, sm90_capable_, fits_hopper(args), term,
+  return choose_algorithm(attention_, stream_.caps.wgmma, fits_hopper(args), term,
                           static_cast<int>(head_dim)) == AttentionAlgorithm::kHopper;
 }
 
@@ -125,7 +125,7 @@ void CudaOps::do_attention(const AttentionArgs& args) {
   }
   check_attention(args);
   const AttentionAlgorithm algorithm =
-      choose_algorithm(attention_, sm90_capable_, fits_hopper(args), args.term, args.head_dim);
+      choose_algorithm(attention_, stream_.caps.wgmma, fits_hopper(args), args.term, args.head_dim);
   if (explanations_ != nullptr) {
     explanations_->push_back(explain_attention(algorithm, args));
   }
@@ -133,12 +133,11 @@ void CudaOps::do_attention(const AttentionArgs& args) {
   if constexpr (kBuiltForSm90) {
     if (algorithm == AttentionAlgorithm::kHopper) {
       if (disentangled) return launch_attention_disentangled_sm90(args, stream_);
-      return launch_attention_sm90(args, static_cast<int32_t*>(counters_.data()), sm_count_,
-                                   stream_);
+      return launch_attention_sm90(args, static_cast<int32_t*>(counters_.data()), stream_);
     }
   }
   if (disentangled) return launch_attention_disentangled(args, stream_);
-  launch_attention_sm80(args, sm_count_, stream_, portable_limits(algorithm));
+  launch_attention_sm80(args, stream_, portable_limits(algorithm));
 }
 
 void CudaOps::do_append_kv_cache(const AppendKvCacheArgs& args) {
@@ -150,14 +149,12 @@ void CudaOps::do_append_kv_cache(const AppendKvCacheArgs& args) {
 void CudaOps::do_paged_attention(const AttentionArgs& args) {
   check_paged_attention(args);
   const PagedLaunch how = {
-      .sm_count = sm_count_,
-      .most_shared_bytes = most_shared_bytes_,
       .counters = static_cast<unsigned*>(page_counters_.data()),
       .workspace_bytes = args.workspace == nullptr ? 0 : paged_attention_workspace(args)};
   AttentionArgs own = args;
   if (own.term.kind != ScoreTermKind::kAlibi) own.term.slopes = nullptr;
   const DeviceGuard guard(device_);
-  if (args.k && !appends_to_pages(args, how)) {
+  if (args.k && !appends_to_pages(args, stream_.caps)) {
     launch_append_kv_cache(appended(args), stream_);
     own.k = own.v = {};
   }
@@ -170,7 +167,7 @@ std::string CudaOps::explain_attention(AttentionAlgorithm algorithm,
                                        args.mask.causal ? 0 : args.mask.window_right);
   const AttentionConfig config =
       select_attention(args.head_dim, args.num_heads, args.queries.num_tokens, args.keys.max_seqlen,
-                       args.term.kind != ScoreTermKind::kNone, sm_count_, narrow);
+                       args.term.kind != ScoreTermKind::kNone, stream_.caps.sm_count, narrow);
   return concat("attention: ", args.num_heads, " heads of ", args.head_dim, ", up to ",
                 args.queries.num_tokens, " tokens, up to ", args.keys.max_seqlen,
                 " in a sequence: ",

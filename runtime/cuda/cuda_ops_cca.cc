@@ -4,7 +4,7 @@
 #include "core/format.h"
 #include "cuda/cca/cca.h"
 #include "cuda/cuda_ops.h"
-#include "cuda/device.h"
+#include "cuda/device/caps.h"
 #include "packhorse/error.h"
 
 namespace packhorse::cuda {
@@ -27,7 +27,7 @@ void CudaOps::do_cca(const CcaArgs& args) {
   if (args.delayed_column % kMultiple == 0) check_vectors(op, "pages.rows", args.pages.rows);
   cca_workspace(args);
   const DeviceGuard guard(device_);
-  launch_cca(args, gemm_kernels_ == GemmKernels::kSm90, sm_count_, stream_);
+  launch_cca(args, gemm_kernels_ == GemmKernels::kSm90, stream_);
 }
 
 }  // namespace packhorse::cuda

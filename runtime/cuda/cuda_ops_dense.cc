@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "cuda/check.h"
 #include "cuda/cuda_ops.h"
-#include "cuda/device.h"
+#include "cuda/device/caps.h"
+#include "cuda/device/check.h"
 #include "cuda/gemm/gemm.h"
 #include "cuda/gemm/skinny/skinny.h"
 #include "cuda/gemm/splitk/splitk_cluster.h"
@@ -117,7 +117,7 @@ size_t CudaOps::sparse_pool_workspace(const SparsePoolArgs& args) const {
 void CudaOps::do_linear(const LinearArgs& args) {
   const DeviceGuard guard(device_);
   if (args.weight.dtype == DType::kInt8) return linear_int8(args);
-  gemm(gemm_params("linear", in_order("linear", args), sm_count_));
+  gemm(gemm_params("linear", in_order("linear", args), stream_.caps.sm_count));
   if (args.norm) norm_in_place(args.out, args.norm, args.quantized, args.row_count);
 }
 
@@ -132,7 +132,7 @@ void CudaOps::do_qkv_rope(const LinearArgs& args, const RopeArgs& heads) {
     return do_rope(heads);
   }
   const DeviceGuard guard(device_);
-  GemmParams params = gemm_params("qkv_rope", in_order("qkv_rope", args), sm_count_);
+  GemmParams params = gemm_params("qkv_rope", in_order("qkv_rope", args), stream_.caps.sm_count);
   params.rotation.positions = static_cast<const float*>(heads.rotation.data);
   params.rotation.frequencies = heads.frequencies;
   params.rotation.dims = heads.dims;
@@ -170,7 +170,7 @@ void CudaOps::do_feed_forward_up(const FeedForwardUpArgs& args) {
                                 .out = apart ? args.sums : args.out,
                                 .row_count = args.row_count,
                                 .workspace = args.workspace}),
-                  sm_count_);
+                  stream_.caps.sm_count);
   up.gated = fused;
   gemm(up);
   if (apart)
@@ -191,12 +191,13 @@ void CudaOps::do_feed_forward(const FeedForwardArgs& args) {
   if (args.up.dtype == DType::kInt8) return feed_forward_int8(args);
   const bool fused = args.gated && gemm_kernels_ == GemmKernels::kSm90;
   TensorView intermediate(args.workspace, dtype, rows, args.up.out_features / (fused ? 2 : 1));
-  // One place for both inputs: the first product is done with its own when the second gets its.
+  // Workspace for both reordered inputs: the first product has read its own when the second gets
+  // its.
   void* ordered = static_cast<unsigned char*>(args.workspace) + inner_bytes(args);
   const TensorView x = in_order(op, args.x, args.up, ordered, args.row_count);
   GemmParams up = gemm_params(
       op, up_of(args, x, intermediate, args.gated && !fused ? Activation::kNone : args.activation),
-      sm_count_);
+      stream_.caps.sm_count);
   up.gated = fused;
   gemm(up);
   if (args.gated && !fused) {
@@ -211,18 +212,18 @@ void CudaOps::do_feed_forward(const FeedForwardArgs& args) {
     intermediate = gated;
   }
   intermediate = in_order(op, intermediate, args.down, ordered, args.row_count);
-  gemm(gemm_params(op, down_of(args, intermediate), sm_count_));
+  gemm(gemm_params(op, down_of(args, intermediate), stream_.caps.sm_count));
   if (args.norm) norm_in_place(args.out, args.norm, {}, args.row_count);
 }
 
 void CudaOps::feed_forward_float8(const FeedForwardArgs& args) {
   const char* op = "feed_forward";
   const TensorView inner(args.workspace, DType::kFloat8, args.x.rows(), args.down.in_features);
-  GemmParams up =
-      gemm_params(op, up_of(args, args.x, inner, args.activation), sm_count_, args.inner_scale);
+  GemmParams up = gemm_params(op, up_of(args, args.x, inner, args.activation),
+                              stream_.caps.sm_count, args.inner_scale);
   up.gated = args.gated;
   gemm(up);
-  gemm(gemm_params(op, down_of(args, inner), sm_count_));
+  gemm(gemm_params(op, down_of(args, inner), stream_.caps.sm_count));
   if (args.norm) norm_in_place(args.out, args.norm, args.quantized, args.row_count);
 }
 
@@ -242,8 +243,9 @@ void CudaOps::do_sparse_pool(const SparsePoolArgs& args) {
 void CudaOps::pool_in_gemm(const SparsePoolArgs& args) {
   if constexpr (kBuiltForSm90) {
     const char* op = "sparse_pool";
-    GemmParams params = gemm_params(
-        op, {.x = args.x, .weight = args.weight, .residual = {}, .norm = {}, .out = {}}, sm_count_);
+    GemmParams params =
+        gemm_params(op, {.x = args.x, .weight = args.weight, .residual = {}, .norm = {}, .out = {}},
+                    stream_.caps.sm_count);
     params.pool.out = args.out.as<float>();
     params.pool.cu_seqlens = args.batch.cu_seqlens;
     params.pool.num_sequences = to_int32(op, "num_sequences", args.batch.num_sequences);
@@ -272,7 +274,7 @@ void CudaOps::pool_chunks(const SparsePoolArgs& args) {
              static_cast<size_t>(chunk.first_row * args.x.row_stride) * size_of(args.x.dtype);
     const TensorView logits(args.workspace, args.x.dtype, chunk.rows, chunk.stride);
     gemm(gemm_params(op, {.x = x, .weight = args.weight, .residual = {}, .norm = {}, .out = logits},
-                     sm_count_));
+                     stream_.caps.sm_count));
     if (args.sum) {
       launch_sparse_sum(chunk, args.twice, stream_);
     } else {

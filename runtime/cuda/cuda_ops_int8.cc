@@ -5,7 +5,7 @@
 #include "core/format.h"
 #include "core/math.h"
 #include "cuda/cuda_ops.h"
-#include "cuda/device.h"
+#include "cuda/device/caps.h"
 #include "cuda/gemm/int8/int8.h"
 #include "cuda/rowwise/quantize_rows.h"
 #include "packhorse/error.h"
@@ -17,7 +17,7 @@ constexpr size_t kAlignment = 256;
 
 size_t aligned(size_t bytes) { return round_up(bytes, kAlignment); }
 
-/// Where quantised rows lie in a workspace: their bytes, scales and offsets.
+/// Layout of quantised rows in a workspace: their bytes, scales and offsets.
 struct QuantizedRows {
   QuantizedRows(void* at, int64_t rows, int64_t columns)
       : values(static_cast<uint8_t*>(at)),
@@ -31,8 +31,8 @@ struct QuantizedRows {
   size_t values_bytes, vector_bytes;
 };
 
-/// Where the parts of a feed-forward block lie in its workspace: quantised rows of its input, and
-/// then of what is between the layers; the result of the first layer; with a gate, the product.
+/// Layout of a feed-forward block's workspace: quantised rows of its input, and then of what is
+/// between the layers; the result of the first layer; with a gate, the product.
 struct BlockLayout {
   explicit BlockLayout(const FeedForwardArgs& args)
       : rows(args.x.rows()),
@@ -45,7 +45,7 @@ struct BlockLayout {
                   : gated) {}
   int64_t rows;
   size_t element;
-  size_t sums, gated, bytes;  // where these begin, and where all ends
+  size_t sums, gated, bytes;  // offsets of the parts, and the size of all
 };
 
 }  // namespace
@@ -68,7 +68,7 @@ void CudaOps::product_int8(const char* op, const LinearArgs& args) {
   const QuantizedRows rows(args.workspace, args.x.rows(), args.x.columns());
   const RowBytes bytes = {rows.values, rows.scales(), rows.offsets()};
   launch_quantize_rows(args.x, bytes, args.row_count, stream_);
-  launch_gemm_int8(args, bytes, sm_count_, stream_);
+  launch_gemm_int8(args, bytes, stream_);
 }
 
 void CudaOps::linear_int8(const LinearArgs& args) {

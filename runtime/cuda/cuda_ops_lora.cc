@@ -2,7 +2,7 @@
 #include <utility>
 
 #include "cuda/cuda_ops.h"
-#include "cuda/device.h"
+#include "cuda/device/caps.h"
 #include "cuda/rowwise/lora.h"
 
 namespace packhorse::cuda {

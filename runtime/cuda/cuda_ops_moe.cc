@@ -3,7 +3,7 @@
 
 #include "core/format.h"
 #include "cuda/cuda_ops.h"
-#include "cuda/device.h"
+#include "cuda/device/caps.h"
 #include "cuda/moe/moe.h"
 #include "packhorse/error.h"
 
@@ -30,7 +30,7 @@ void CudaOps::do_moe(const MoeArgs& args) {
   moe_workspace(args);
   if (args.workspace == nullptr) throw InvalidArgument("moe: workspace is missing");
   const DeviceGuard guard(device_);
-  launch_moe(args, sm_count_, stream_);
+  launch_moe(args, stream_);
 }
 
 void CudaOps::do_add_scaled(const AddScaledArgs& args) {

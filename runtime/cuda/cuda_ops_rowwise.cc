@@ -3,7 +3,7 @@
 
 #include "core/math.h"
 #include "cuda/cuda_ops.h"
-#include "cuda/device.h"
+#include "cuda/device/caps.h"
 #include "cuda/rowwise/activate.h"
 #include "cuda/rowwise/cast.h"
 #include "cuda/rowwise/embedding.h"
@@ -23,7 +23,7 @@ void CudaOps::do_embed(const EmbedArgs& args) {
     check_vectors("embed", name, *view);
   }
   const DeviceGuard guard(device_);
-  launch_embed(args, sm_count_, stream_);
+  launch_embed(args, stream_);
 }
 
 void CudaOps::do_activate(const ActivateArgs& args) {
@@ -48,8 +48,7 @@ void CudaOps::do_norm(const NormArgs& args) {
 }
 
 bool CudaOps::quantizes_rows(int64_t columns) const {
-  return kBuiltForSm90 && sm90_capable_ && columns <= kNormFloat8Columns &&
-         columns % kFloat8Multiple == 0;
+  return stream_.caps.wgmma && columns <= kNormFloat8Columns && columns % kFloat8Multiple == 0;
 }
 
 void CudaOps::norm(const NormArgs& args) {

@@ -1,6 +1,6 @@
 // The operators of generation.
 #include "cuda/cuda_ops.h"
-#include "cuda/device.h"
+#include "cuda/device/caps.h"
 #include "cuda/sampling/begin_step.h"
 #include "cuda/sampling/sampling.h"
 
@@ -8,7 +8,7 @@ namespace packhorse::cuda {
 
 void CudaOps::do_sample(const SampleArgs& args) {
   const DeviceGuard guard(device_);
-  launch_sample(args, sm_count_, stream_);
+  launch_sample(args, stream_);
 }
 
 void CudaOps::do_count_tokens(const CountTokensArgs& args) {

@@ -1,6 +1,6 @@
 // Packs weights into the layout that the GEMMs of the CUDA backend read: [out_features,
 // in_features], contiguous, 16-bit; or in e4m3, followed by the scales of the rows; or in int8
-// (Int8Layout); or quantised in groups, as w4a16_layout.h says.
+// (Int8Layout); or quantised in groups, as gemm/w4a16/layout.h says.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 #include "core/float8.h"
 #include "core/format.h"
 #include "core/int8.h"
-#include "cuda/cuda_context.h"
+#include "cuda/device/context.h"
 #include "cuda/gemm/gemm.h"
 #include "cuda/gemm/int8/int8.h"
 #include "cuda/gemm/w4a16/layout.h"

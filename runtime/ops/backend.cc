@@ -4,8 +4,8 @@
 #include "packhorse/cpu_profile.h"
 #include "packhorse/error.h"
 #ifdef PACKHORSE_WITH_CPU
+#include "cpu/common/profile.h"
 #include "cpu/cpu_backend.h"
-#include "cpu/profile.h"
 #endif
 #ifdef PACKHORSE_WITH_CUDA
 #include "cuda/cuda_backend.h"

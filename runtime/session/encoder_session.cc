@@ -211,8 +211,8 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
 
   DeviceContext& device() const { return *model_.backend.device; }
 
-  // One run at a time. Who waits for another thread's may be interrupted, and looks for that now
-  // and then.
+  // Waits for the turn, since one run goes at a time. A caller that waits may be interrupted, and
+  // looks for that now and then.
   std::unique_lock<std::timed_mutex> take_turn() {
     std::unique_lock turn(mutex_, std::try_to_lock);
     while (!turn.owns_lock() && !turn.try_lock_for(std::chrono::milliseconds(50))) {
@@ -338,7 +338,7 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
   std::timed_mutex mutex_;  // allows one run at a time, because all runs use one arena
 };
 
-// What an encoder session cannot compute is refused by name.
+// Refuses by name what an encoder session cannot compute.
 void check_attention(const StackSpec& stack) {
   for (const LayerSpec& layer : stack.layers) {
     if (layer.attention().soft_cap == 0) continue;

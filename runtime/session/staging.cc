@@ -91,7 +91,8 @@ TokenBatch Staging::load(const DeviceTokens& tokens, uint32_t run, InputFinding*
   device_.upload(buffer_ + layout_.prediction_rows, tokens.prediction_rows.data(),
                  tokens.prediction_rows.size_bytes());
   TokenBatch inputs = bounds(tokens.num_tokens, tokens.num_sequences, tokens.type_ids != nullptr);
-  // What the other sequences cannot hold, each has: a single sequence has all tokens.
+  // A sequence has at least the tokens that all the others together cannot hold; a single sequence
+  // has all tokens.
   const int64_t others = std::max<int64_t>(0, tokens.num_sequences - 1) * limits_.max_seqlen;
   inputs.batch.min_seqlen = std::max<int64_t>(0, tokens.num_tokens - others);
   if (tokens.position_ids != nullptr) inputs.position_ids = args.position_ids;

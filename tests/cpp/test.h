@@ -20,7 +20,7 @@ bool add(const char* name, void (*body)());
 int& failures();
 
 void fail(const char* file, int line, const std::string& what);
-/// The same, with less code at each check.
+/// Takes the message as a literal, which means less code at each check.
 void fail(const char* file, int line, const char* what);
 
 /// Something to call, which outlives this.
@@ -67,6 +67,6 @@ void expect_throw(const char* file, int line, const Body& body, const std::strin
   packhorse::test::expect_throw<Exception>(          \
       __FILE__, __LINE__, [&] { static_cast<void>(expression); }, part)
 
-/// The same for InvalidArgument, the usual case.
+/// Checks that InvalidArgument is thrown, the usual case.
 #define CHECK_THROWS_WITH(expression, part) \
   CHECK_THROWS_AS(packhorse::InvalidArgument, expression, part)

@@ -24,7 +24,7 @@ std::string patched(const std::string& json, const std::string& changes);
 /// lies in, from the outermost on and each after a '/'; `value` is JSON.
 std::string tiny_spec_with(const std::string& path, const std::string& value);
 
-/// The same spec with every head.
+/// Returns the spec of tiny_spec() with every head.
 std::string spec_of_all_heads();
 
 /// Random weights for both specs, by name. `source` borrows them.

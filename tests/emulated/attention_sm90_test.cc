@@ -1,5 +1,6 @@
 // Hopper's attention without a cache: TMA, mbarriers and wgmma, against float64.
 #include "attention_kernels.h"
+#include "emulated_stream.h"
 #include "emulated_test.h"
 
 namespace packhorse::cuda {
@@ -50,7 +51,7 @@ void check(const Shape& shape, const std::vector<int>& lengths, int sm_count, un
   } else if (shape.head_dim <= 32) {
     launch_attention_32(p, workspace.data(), sm_count);
   } else {
-    launch_attention_sm90(p, workspace.data(), sm_count, nullptr);
+    launch_attention_sm90(p, workspace.data(), emulated_stream(sm_count));
   }
   CHECK(workspace[0] == 0);
 

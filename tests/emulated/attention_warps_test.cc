@@ -4,6 +4,7 @@
 
 #include "core/float8.h"
 #include "cuda/attention/short/warps.h"
+#include "emulated_stream.h"
 #include "emulated_test.h"
 
 namespace packhorse::cuda {
@@ -124,7 +125,7 @@ struct Case {
             .cu_seqlens = cu_seqlens.data()};
   }
   void launch(const AttentionArgs& args, int sm_count) {
-    launch_attention_sm90(args, workspace.data(), sm_count, nullptr);
+    launch_attention_sm90(args, workspace.data(), emulated_stream(sm_count));
   }
 
   // The row of the table for an offset, by the definition of T5.
@@ -208,7 +209,7 @@ template <class T>
 void check(const Shape& shape, const Lengths& lengths, int sm_count = 2, unsigned seed = 0) {
   emulated::set_seed(seed);
   Case<T> one(shape, lengths);
-  launch_attention_warps(one.args(), sm_count, nullptr);
+  launch_attention_warps(one.args(), emulated_stream(sm_count));
   CHECK_WITHIN(one.error(true), 8 * kEpsilon<T>);
 }
 
@@ -268,7 +269,7 @@ TEST(warps_and_tiles_of_one_batch) {
       one.launch(p, sm_count);
       CHECK(one.workspace[0] == 0);
       CHECK_WITHIN(one.error(false), 8 * kEpsilon<__half>);
-      launch_attention_warps(p, sm_count, nullptr);
+      launch_attention_warps(p, emulated_stream(sm_count));
       CHECK_WITHIN(error_of(one.out, one.expected()), 8 * kEpsilon<__half>);
       Case<__half> both({}, kUneven);
       both.launch(both.args(), sm_count);
@@ -301,13 +302,13 @@ TEST(warps_and_tiles_of_one_batch) {
 
 TEST(warps_read_the_counts_on_the_device) {
   Case<__half> exact({}, kUneven);
-  launch_attention_warps(exact.args(), 2, nullptr);
+  launch_attention_warps(exact.args(), emulated_stream(2));
   Case<__half> bounded({}, kUneven);
   AttentionArgs p = bounded.args();
   bounded.counts[0] = static_cast<int32_t>(p.queries.num_tokens);
   bounded.counts[1] = 5;  // texts
   p.queries.counts = bounded.counts.data();
-  launch_attention_warps(p, 2, nullptr);
+  launch_attention_warps(p, emulated_stream(2));
   const auto rows = static_cast<size_t>(bounded.q_offsets[5] * bounded.q_width);
   CHECK(std::memcmp(exact.out.data(), bounded.out.data(), rows * sizeof(__half)) == 0);
   for (size_t i = rows; i < bounded.out.size(); ++i) CHECK(std::isnan(to_double(bounded.out[i])));
@@ -325,12 +326,12 @@ TEST(warps_give_a_text_the_same_bits_anywhere) {
         batch.kv[static_cast<size_t>(i)] = rounded<__half>(NAN);
       }
     }
-    launch_attention_warps(batch.args(), 2, nullptr);
+    launch_attention_warps(batch.args(), emulated_stream(2));
     for (size_t b = 0; b < kUneven.queries.size(); ++b) {
       const int length = kUneven.queries[b];
       if (length > kWarpTokens) continue;
       Case<__half> alone(shape, Lengths(std::vector<int>{length}));
-      launch_attention_warps(alone.args(), 1, nullptr);
+      launch_attention_warps(alone.args(), emulated_stream(1));
       const __half* there = batch.out.data() + batch.q_offsets[b] * batch.q_width;
       CHECK(std::memcmp(alone.out.data(), there, alone.out.size() * sizeof(__half)) == 0);
     }
@@ -343,7 +344,7 @@ TEST(warps_into_float8) {
     AttentionArgs p = one.args();
     p.out = {one.bytes.data(), DType::kFloat8, p.out.rows(), p.out.columns()};
     p.out_scale = 1 / 20.0f;
-    launch_attention_warps(p, 2, nullptr);
+    launch_attention_warps(p, emulated_stream(2));
     const std::vector<double> expected = one.expected();
     for (size_t b = 0; b < kUneven.queries.size(); ++b) {
       for (auto i = static_cast<size_t>(one.q_offsets[b] * one.q_width);

@@ -4,6 +4,7 @@
 
 #include "cuda/cca/cca.h"
 #include "cuda/cca/sm90.h"
+#include "emulated_stream.h"
 #include "emulated_test.h"
 
 namespace packhorse::cuda {
@@ -13,17 +14,17 @@ using namespace packhorse::emulated_test;
 
 struct Shape {
   int heads = 2, kv_heads = 1, head_dim = 128;
-  int dims = 64;    // that are rotated
+  int dims = 64;    // columns of a head that are rotated
   int delayed = 0;  // columns of values that are not delayed; 0: half of them
   bool first_values = true;
-  int slots = 0;  // of pages; 0: no state
+  int slots = 0;  // rows of the state in a page; 0: no state
 };
 
 /// Lengths in the batch, and with the tokens before it.
 struct Texts {
   std::vector<int32_t> lengths;
   std::vector<int32_t> before = {};
-  int rows_beyond = 0;  // of what is planned, past the last token
+  int rows_beyond = 0;  // rows that are planned past the last token
 };
 
 template <class T>
@@ -36,7 +37,7 @@ struct Case {
   Array<T> latents, grouped, state, out;
   Array<float> depthwise, depthwise_bias, grouped_bias, temperature, first_values, positions;
   Array<float> frequencies;
-  std::vector<std::vector<T>> history;  // of each sequence, the rows before the batch
+  std::vector<std::vector<T>> history;  // latents of the rows before the batch, by sequence
 
   static int sum(const std::vector<int32_t>& x) {
     int total = 0;
@@ -241,12 +242,12 @@ template <class T>
 void check(const Shape& shape, const Texts& texts, int sm_count, unsigned seed) {
   emulated::set_seed(seed);
   Case<T> one(shape, texts, seed);
-  launch_cca_sm90(one.args(), sm_count, nullptr);
+  launch_cca_sm90(one.args(), emulated_stream(sm_count));
   CHECK_WITHIN(one.error(), 16 * kEpsilon<T>);
   Array<T> hopper(one.out.size());
   std::memcpy(hopper.data(), one.out.data(), hopper.size() * sizeof(T));
   one.out.fill_bytes(0xff);
-  launch_cca(one.args(), false, sm_count, nullptr);
+  launch_cca(one.args(), false, emulated_stream(sm_count));
   CHECK(one.out.same_bits(hopper));
 }
 
@@ -304,7 +305,7 @@ TEST(convolve_neighbours_of_nan) {
     emulated::set_seed(seed);
     const Texts texts{{70, 5, 90, 1, 30}};
     Case<__half> one({}, texts, seed);
-    launch_cca_sm90(one.args(), 4, nullptr);
+    launch_cca_sm90(one.args(), emulated_stream());
     Array<__half> clean(one.out.size());
     std::memcpy(clean.data(), one.out.data(), clean.size() * sizeof(__half));
     const auto row = [&](int token) {
@@ -312,7 +313,7 @@ TEST(convolve_neighbours_of_nan) {
     };
     for (size_t i = row(70); i < row(75); ++i) one.latents[i] = rounded<__half>(NAN);
     one.out.fill_bytes(0xff);
-    launch_cca_sm90(one.args(), 4, nullptr);
+    launch_cca_sm90(one.args(), emulated_stream());
     for (int token = 0; token < one.tokens; ++token) {
       const size_t at = static_cast<size_t>(token) * static_cast<size_t>(one.out_stride);
       const bool same = std::memcmp(&one.out[at], &clean[at],

@@ -1,6 +1,7 @@
 // Compressed convolutional attention's heads, by tensor cores and by the plain kernel.
 #include "cuda/cca/cca.h"
 
+#include "emulated_stream.h"
 #include "emulated_test.h"
 #include "ops/args/cca.h"
 
@@ -134,14 +135,14 @@ void check(const Sizes& sizes, const std::vector<int32_t>& offsets, unsigned see
   Array<T> latents(tokens * layer.width), out(latents.size());
   fill_normal(latents, random);
   const Array<int32_t> cu_seqlens(offsets);
-  launch_cca(layer.args(latents, out, cu_seqlens), false, 4, nullptr);
+  launch_cca(layer.args(latents, out, cu_seqlens), false, emulated_stream());
   CHECK_WITHIN(error_of(out, layer.reference(latents, offsets)), steps * kEpsilon<T>);
   // The first sequence alone, by the kernel for few rows where it is short.
   const auto first = static_cast<size_t>(offsets[1]);
   Array<T> its(first * layer.width), alone(its.size());
   std::memcpy(its.data(), latents.data(), its.size() * sizeof(T));
   const Array<int32_t> one({0, offsets[1]});
-  launch_cca(layer.args(its, alone, one), false, 4, nullptr);
+  launch_cca(layer.args(its, alone, one), false, emulated_stream());
   CHECK(std::memcmp(alone.data(), out.data(), alone.size() * sizeof(T)) == 0);
 }
 

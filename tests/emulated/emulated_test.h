@@ -1,4 +1,4 @@
-// What the cases share: arrays of an emulated device, random numbers, and seeds.
+// Helpers of the emulated tests: arrays of an emulated device, random numbers, and seeds.
 #pragma once
 
 #include <cuda_bf16.h>

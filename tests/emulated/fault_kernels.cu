@@ -6,7 +6,8 @@
 #include <cute/arch/mma_sm80.hpp>
 #include <cute/arch/mma_sm90_gmma.hpp>
 
-#include "cuda/launch.cuh"
+#include "cuda/common/launch.cuh"
+#include "emulated_stream.h"
 #include "fault_kernels.h"
 
 namespace packhorse::emulated_test {
@@ -139,22 +140,23 @@ __global__ void meeting_kernel(int tries, unsigned* counter, uint32_t* to) {
 }  // namespace
 
 void launch_rotation(Fault fault, const uint32_t* from, uint32_t* to) {
-  launch_kernel(rotation_kernel, 1, 128, 0, nullptr, fault, from, to);
+  launch_kernel(rotation_kernel, 1, 128, 0, cuda::emulated_stream(), fault, from, to);
 }
 void launch_sum(Fault fault, const uint32_t* from, uint32_t* to) {
-  launch_kernel(sum_kernel, 1, 32, 0, nullptr, fault, from, to);
+  launch_kernel(sum_kernel, 1, 32, 0, cuda::emulated_stream(), fault, from, to);
 }
 void launch_box(Fault fault, const CUtensorMap& map, uint16_t* to) {
-  launch_kernel(box_kernel, 1, 32, 1024, nullptr, fault, map, to);
+  launch_kernel(box_kernel, 1, 32, 1024, cuda::emulated_stream(), fault, map, to);
 }
 void launch_product(Fault fault, bool registers, const uint16_t* a, const uint16_t* b, float* d) {
-  launch_kernel(product_kernel, 1, 128, 0, nullptr, fault, registers, a, b, d);
+  launch_kernel(product_kernel, 1, 128, 0, cuda::emulated_stream(), fault, registers, a, b, d);
 }
 void launch_bytes(bool is_unsigned, const int8_t* a, const int8_t* b, int32_t* d) {
-  launch_kernel(bytes_kernel, 1, 32, 0, nullptr, is_unsigned, a, b, d);
+  launch_kernel(bytes_kernel, 1, 32, 0, cuda::emulated_stream(), is_unsigned, a, b, d);
 }
 void launch_meeting(int blocks, int tries, unsigned* counter, uint32_t* to) {
-  launch_kernel(meeting_kernel, static_cast<unsigned>(blocks), 64, 0, nullptr, tries, counter, to);
+  launch_kernel(meeting_kernel, static_cast<unsigned>(blocks), 64, 0, cuda::emulated_stream(),
+                tries, counter, to);
 }
 
 }  // namespace packhorse::emulated_test

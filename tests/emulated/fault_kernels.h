@@ -1,4 +1,4 @@
-// Small kernels that are right, or wrong in one way: what the emulator must find.
+// Small kernels that are right, or have one fault, which the emulator must find.
 #pragma once
 
 #include <cuda.h>
@@ -9,19 +9,19 @@ namespace packhorse::emulated_test {
 
 enum class Fault : uint8_t {
   kNone,
-  kNoWait,           // for a copy, or for a product
-  kNoBarrier,        // between writing and reading
-  kWrongParity,      // of an mbarrier
-  kTooFewBytes,      // expected of a copy
-  kNoFence,          // between threads' writes and a product that reads them
-  kNoBarrierFence,   // between an mbarrier's beginning and a copy
-  kNoProductFence,   // wgmma.fence
-  kWrongStride,      // of a matrix in shared memory
-  kOutsideShared,    // writes
-  kOutsideGlobal,    // reads
-  kWrongCount,       // of threads at a barrier
+  kNoWait,           // no wait for a copy, or for a product
+  kNoBarrier,        // no barrier between writing and reading
+  kWrongParity,      // wrong parity of an mbarrier
+  kTooFewBytes,      // too few bytes expected of a copy
+  kNoFence,          // no fence between threads' writes and a product that reads them
+  kNoBarrierFence,   // no fence between an mbarrier's initialisation and a copy
+  kNoProductFence,   // no wgmma.fence
+  kWrongStride,      // wrong stride of a matrix in shared memory
+  kOutsideShared,    // a write outside of shared memory
+  kOutsideGlobal,    // a read outside of global memory
+  kWrongCount,       // wrong number of threads at a barrier
   kDivergent,        // lanes shuffle at different places
-  kChangedRegisters  // that a product reads
+  kChangedRegisters  // registers changed that a product still reads
 };
 
 /// to[i] = from[(i + 32) % 128] of 128 threads, by cp.async and shared memory.
@@ -35,8 +35,8 @@ void launch_box(Fault fault, const CUtensorMap& map, uint16_t* to);
 void launch_product(Fault fault, bool registers, const uint16_t* a, const uint16_t* b, float* d);
 /// d[16][8] += a[16][32] b[8][32]^T, of signed bytes, and of a's unsigned ones.
 void launch_bytes(bool is_unsigned, const int8_t* a, const int8_t* b, int32_t* d);
-/// Of so many blocks each counts itself and looks until all have, or `tries` times: those that have
-/// seen it write a 1 to their place, the others a 0.
+/// Launches so many blocks. Each counts itself, and looks until all have done so, or `tries` times:
+/// a block that has seen all writes a 1 to its place, another one a 0.
 void launch_meeting(int blocks, int tries, unsigned* counter, uint32_t* to);
 
 }  // namespace packhorse::emulated_test

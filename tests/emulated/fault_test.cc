@@ -1,5 +1,5 @@
 // The emulator itself: right kernels give right numbers for every seed, and wrong ones are found.
-#include "cuda/tensor_map.h"
+#include "cuda/common/tensor_map.h"
 #include "emulated_test.h"
 #include "fault_kernels.h"
 
@@ -8,8 +8,8 @@ namespace {
 
 constexpr unsigned kSeeds = 9;
 
-/// What a kernel does for some seed: "" where all results are right, "wrong" where one is not, or
-/// the message of an Error.
+/// Returns the outcome of a kernel over all seeds: "" where all results are right, "wrong" where
+/// one is not, or the message of an Error.
 template <class Run>
 std::string found(Run run) {
   for (unsigned seed = 0; seed < kSeeds; ++seed) {

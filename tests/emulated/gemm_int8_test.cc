@@ -2,6 +2,8 @@
 // epilogue makes of these. The main loop is CUTLASS's, and is not emulated.
 #include "core/int8.h"
 #include "cuda/gemm/int8/int8.h"
+#include "cuda/rowwise/quantize_rows.h"
+#include "emulated_stream.h"
 #include "emulated_test.h"
 
 namespace packhorse::cuda {
@@ -60,7 +62,7 @@ TEST(int8_layers_from_rows_on) {
     Array<uint8_t> a(static_cast<size_t>(kRows * layout.columns));
     Array<float> scales(kRows), offsets(kRows);
     launch_quantize_rows({x.data(), DType::kFloat16, kRows, k},
-                         {a.data(), scales.data(), offsets.data()}, nullptr, nullptr);
+                         {a.data(), scales.data(), offsets.data()}, nullptr, emulated_stream());
     double most = 0;
     for (int r = 0; r < kRows; ++r) {
       for (int n = 0; n < kOut; ++n) {

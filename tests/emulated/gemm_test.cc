@@ -2,6 +2,7 @@
 #include <cuda_fp8.h>
 
 #include "cuda/gemm/skinny/skinny.h"
+#include "emulated_stream.h"
 #include "emulated_test.h"
 #include "gemm_kernels.h"
 
@@ -111,7 +112,7 @@ TEST(gemm_skinny_rows_same_bits) {
     std::memcpy(first.data(), layer.out.data(), first.size() * 2);
     layer.out.fill_bytes(0xff);
     layer.params.sm_count = seed == 2 ? 20 : 2;
-    launch_gemm_skinny(layer.params, nullptr);
+    launch_gemm_skinny(layer.params, emulated_stream());
     CHECK(layer.out.same_bits(first));
   }
 }
@@ -146,7 +147,7 @@ TEST(gemm_split_k_same_bits) {
     CHECK(layer.out.same_bits(first));
     layer.out.fill_bytes(0xff);
     CHECK(is_skinny(layer.params));
-    launch_gemm_skinny(layer.params, nullptr);
+    launch_gemm_skinny(layer.params, emulated_stream());
     CHECK(layer.out.same_bits(first));
     layer.params.parts = 1;
     layer.out.fill_bytes(0xff);

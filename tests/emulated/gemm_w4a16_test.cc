@@ -4,6 +4,7 @@
 
 #include "core/float_convert.h"
 #include "cuda/gemm/w4a16/w4a16.h"
+#include "emulated_stream.h"
 #include "emulated_test.h"
 
 namespace packhorse::cuda {
@@ -33,7 +34,7 @@ double activated(Activation activation, double x) {
   }
 }
 
-/// One layer and its input of so many rows.
+/// A layer, and its input of so many rows.
 struct Case {
   Layer layer;
   int rows, columns;
@@ -41,7 +42,7 @@ struct Case {
   Array<__half> x, residual;
   Array<uint8_t> packed;
   Array<float> bias, positions, frequencies;
-  std::vector<double> weight;                     // what the values stand for, [n, k]
+  std::vector<double> weight;                     // the numbers that the values stand for, [n, k]
   static constexpr int kHead = 16, kRotated = 8;  // columns of a head, and those that are rotated
 
   Case(const Layer& layer, int rows, unsigned seed)
@@ -66,7 +67,7 @@ struct Case {
       frequencies[i] = 1 / static_cast<float>(1 + 5 * i);
     }
     make_weight(random);
-    // What lies between rows is not theirs.
+    // Fills the gaps between rows with NaN, since kernels must not use them.
     for (int r = 0; r < rows; ++r) {
       for (int64_t c = layer.k; c < ldx; ++c)
         x[static_cast<size_t>(r * ldx + c)] = rounded<__half>(NAN);
@@ -165,7 +166,7 @@ struct Case {
   }
 };
 
-using Launch = void (*)(const GemmParams&, cudaStream_t);
+using Launch = void (*)(const GemmParams&, const KernelStream&);
 
 /// Checks rows of `out`, and that nothing between them was written.
 void check_rows(const Case& one, const Array<__half>& out, const std::vector<double>& expected) {
@@ -196,7 +197,7 @@ void check(const Layer& layer, int rows, unsigned seed) {
     for (int first = 0; first < rows; first += at_once) {
       GemmParams p = one.params(*out, first, std::min(at_once, rows - first));
       p.row_count = count;
-      launch(p, nullptr);
+      launch(p, emulated_stream());
     }
     return out;
   };
@@ -218,7 +219,7 @@ void check(const Layer& layer, int rows, unsigned seed) {
   const auto check_half = [&](const Array<__half>& out) {
     const auto half = static_cast<size_t>(rows / 2 * one.ldo);
     CHECK(std::memcmp(out.data(), many.data(), half * sizeof(__half)) == 0);
-    // Nothing is promised of the rows after them, but rows past their end are not touched.
+    // Rows after these may hold anything, but rows past their end are not touched.
   };
   check_half(*run(launch_gemm_w4a16_many, rows, count.data()));
   if (rows <= most_skinny) {
@@ -251,8 +252,8 @@ TEST(gemm_w4a16_parts_of_sums) {
   check(gated, 16, 5);
 }
 
-// What rounding to float16 hides, a residual shows that takes the rounded result away: the last
-// bits of sums, which another cut would change.
+// Takes the rounded result away by a residual, which shows the last bits of sums: rounding to
+// float16 hides them, and another split of the sums would change them.
 TEST(gemm_w4a16_last_bits) {
   const Layer layers[] = {{56, 2104, kInt4_128}, {24, 1152, kQ4_1}, {40, 4168, kQ8_0}};
   unsigned seed = 0;
@@ -261,19 +262,19 @@ TEST(gemm_w4a16_last_bits) {
     emulated::set_seed(++seed);
     Case first(layer, rows, seed);
     Array<__half> rounded(static_cast<size_t>(rows * first.ldo));
-    launch_gemm_w4a16_many(first.params(rounded, 0, rows), nullptr);
+    launch_gemm_w4a16_many(first.params(rounded, 0, rows), emulated_stream());
     layer.residual = true;
     Case one(layer, rows, seed);
     for (size_t i = 0; i < rounded.size(); ++i) one.residual[i] = -rounded[i];
     Array<__half> many(rounded.size()), other(rounded.size());
     const GemmParams p = one.params(other, 0, rows);
-    launch_gemm_w4a16_many(one.params(many, 0, rows), nullptr);
+    launch_gemm_w4a16_many(one.params(many, 0, rows), emulated_stream());
     int zeros = 0;
     for (size_t i = 0; i < many.size(); ++i) zeros += to_double(many[i]) == 0 ? 1 : 0;
     CHECK(zeros < static_cast<int>(many.size()) / 8);
     for (const Launch launch : {launch_gemm_w4a16_skinny, launch_gemm_w4a16_portable}) {
       other.fill_bytes(0xff);
-      launch(p, nullptr);
+      launch(p, emulated_stream());
       CHECK(other.same_bits(many));
     }
   }

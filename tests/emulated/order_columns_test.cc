@@ -1,6 +1,7 @@
 // Rows whose columns are put into another order: exactly, and no row beyond the count.
 #include "cuda/rowwise/order_columns.h"
 
+#include "emulated_stream.h"
 #include "emulated_test.h"
 
 namespace packhorse::cuda {
@@ -22,7 +23,7 @@ void check(int64_t rows, int64_t columns, int64_t counted, unsigned seed) {
   count[0] = static_cast<int32_t>(counted);
   launch_order_columns({x.data(), DType::kFloat16, rows, columns, stride}, order.data(),
                        {out.data(), DType::kFloat16, rows, columns},
-                       counted < rows ? count.data() : nullptr, nullptr);
+                       counted < rows ? count.data() : nullptr, emulated_stream());
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t c = 0; c < columns; ++c) {
       const auto from = static_cast<size_t>(r * stride + order[static_cast<size_t>(c)]);

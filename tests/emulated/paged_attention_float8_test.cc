@@ -6,6 +6,7 @@
 #include "core/float8.h"
 #include "cuda/attention/paged/paged.h"
 #include "cuda/rowwise/append_kv_cache.h"
+#include "emulated_stream.h"
 #include "emulated_test.h"
 
 namespace packhorse::cuda {
@@ -38,7 +39,7 @@ struct Texts {
   std::vector<int> lengths;
   int table_stride = 0;
   int num_pages = 0;
-  std::vector<std::vector<T>> q, k, v;  // of each text [length, heads, d]
+  std::vector<std::vector<T>> q, k, v;  // [length, heads, d] of each text
   Array<uint8_t> keys, values;
   Array<float> key_scales, value_scales, slopes, workspace{1 << 18};
   Array<int32_t> table;
@@ -133,7 +134,7 @@ struct Texts {
                   .cu_seqlens = begins.data()};
     args.num_kv_heads = shape.kv_heads;
     args.head_dim = shape.head_dim;
-    launch_append_kv_cache(args, nullptr);
+    launch_append_kv_cache(args, emulated_stream());
   }
 
   /// Rows of the step's queries, whose keys have been appended.
@@ -160,14 +161,17 @@ struct Texts {
     p.scale = 1 / std::sqrt(static_cast<float>(shape.head_dim));
     p.soft_cap = shape.soft_cap;
     p.mask = {.causal = true, .window_left = shape.window};
-    if (shape.alibi) p.term = {.kind = ScoreTermKind::kAlibi, .slopes = slopes.data()};
-    PagedLaunch how = {.sm_count = kernel == Kernel::kPrompts ? 1 : 1000,  // which makes the choice
-                       .counters = counters.data()};
+    if (shape.alibi) {
+      p.term.kind = ScoreTermKind::kAlibi;
+      p.term.slopes = slopes.data();
+    }
+    PagedLaunch how = {.counters = counters.data()};
     if (kernel == Kernel::kSkinnyRowsSplit) {
       p.workspace = workspace.data();
       how.workspace_bytes = workspace.size() * sizeof(float);
     }
-    launch_attention_pages(p, how, nullptr);
+    const int sm_count = kernel == Kernel::kPrompts ? 1 : 1000;  // which makes the choice
+    launch_attention_pages(p, how, emulated_stream(sm_count));
     return {out.data(), out.data() + out.size()};
   }
 

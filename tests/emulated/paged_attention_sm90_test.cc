@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "cuda/attention/paged/sm90.h"
+#include "emulated_stream.h"
 #include "emulated_test.h"
 #include "ops/args/kv_cache.h"
 
@@ -36,7 +37,7 @@ size_t product(int a, int b, int c = 1, int d = 1) {
 template <class T>
 struct Pages {
   static constexpr int kSpare = 3;         // pages of nobody
-  static constexpr int kMoreTokens = 500;  // that a bound may name
+  static constexpr int kMoreTokens = 500;  // tokens that a bound may name beyond those that exist
   Shape shape;
   Texts texts;
   std::vector<int32_t> begins{0}, lens;  // filled by measure
@@ -135,12 +136,13 @@ struct Pages {
     p.soft_cap = shape.options.soft_cap;
     p.mask = {
         .causal = shape.options.causal, .window_left = shape.options.window, .window_right = -1};
-    if (shape.options.alibi) p.term = {.kind = ScoreTermKind::kAlibi, .slopes = slopes.data()};
+    if (shape.options.alibi) {
+      p.term.kind = ScoreTermKind::kAlibi;
+      p.term.slopes = slopes.data();
+    }
     return p;
   }
-  PagedLaunch launch_on(int sm_count) {
-    return {.sm_count = sm_count, .counters = counters.data()};
-  }
+  PagedLaunch launch() { return {.counters = counters.data()}; }
 
   std::vector<double> reference() const {
     const auto d = static_cast<size_t>(shape.head_dim);
@@ -194,9 +196,10 @@ template <class T>
 void attend(Pages<T>& pages, int sm_count, bool hopper, Array<T>& out) {
   out.fill_bytes(0xff);
   const AttentionArgs args = pages.args(out);
-  const PagedLaunch how = pages.launch_on(sm_count);
-  hopper ? launch_attention_pages_sm90(args, how, nullptr)
-         : launch_attention_pages(args, how, nullptr);
+  KernelStream stream = emulated_stream(sm_count);
+  stream.caps.wgmma = hopper;
+  hopper ? launch_attention_pages_sm90(args, pages.launch(), stream)
+         : launch_attention_pages(args, pages.launch(), stream);
   for (size_t i = 0; i < pages.counters.size(); ++i) CHECK(pages.counters[i] == 0);
 }
 
@@ -294,7 +297,7 @@ TEST(pages_sm90_bounds) {
   args.queries.counts = pages.counts.data();
   args.queries.num_tokens += Pages<__half>::kMoreTokens;
   args.queries.num_sequences += 7;
-  launch_attention_pages_sm90(args, pages.launch_on(3), nullptr);
+  launch_attention_pages_sm90(args, pages.launch(), emulated_stream(3));
   CHECK(out.same_bits(expected));
   out.fill_bytes(0);
   args = pages.args(out);
@@ -302,7 +305,7 @@ TEST(pages_sm90_bounds) {
   args.queries.cu_seqlens += 2;
   args.pages.kv_lens += 2;
   args.pages.table += 2 * pages.table_stride;
-  launch_attention_pages_sm90(args, pages.launch_on(3), nullptr);
+  launch_attention_pages_sm90(args, pages.launch(), emulated_stream(3));
   const size_t first = product(2, 4, 64);
   for (size_t i = 0; i < first; ++i) CHECK(to_double(out[i]) == 0);
   CHECK(std::memcmp(out.data() + first, expected.data() + first,
@@ -321,11 +324,11 @@ void check_chunks(const Shape& shape, const Texts& texts) {
   for (int sm_count : {1000, 5}) {
     emulated::set_seed(static_cast<unsigned>(sm_count));
     AttentionArgs args = pages.args(found);
-    PagedLaunch how = pages.launch_on(sm_count);
+    PagedLaunch how = pages.launch();
     args.workspace = workspace.data();
     how.workspace_bytes = workspace.size() * sizeof(float);
     found.fill_bytes(0xff);
-    launch_attention_pages(args, how, nullptr);
+    launch_attention_pages(args, how, emulated_stream(sm_count));
     CHECK(found.same_bits(expected));
     for (size_t i = 0; i < pages.counters.size(); ++i) CHECK(pages.counters[i] == 0);
   }

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "cuda/attention/paged/paged.h"
+#include "emulated_stream.h"
 #include "emulated_test.h"
 #include "ops/args/attention.h"
 
@@ -12,8 +13,8 @@ namespace {
 using namespace packhorse::emulated_test;
 
 struct Texts {
-  std::vector<int32_t> new_tokens;  // of each sequence
-  std::vector<int32_t> kv_lens;     // with the new ones
+  std::vector<int32_t> new_tokens;  // tokens of the step, by sequence
+  std::vector<int32_t> kv_lens;     // keys by sequence, with the new ones
 };
 
 struct Shape {
@@ -149,7 +150,10 @@ struct Case {
     p.scale = 1 / std::sqrt(static_cast<float>(shape.head_dim));
     p.soft_cap = shape.soft_cap;
     p.mask = shape.mask;
-    if (shape.alibi) p.term = {.kind = ScoreTermKind::kAlibi, .slopes = slopes.data()};
+    if (shape.alibi) {
+      p.term.kind = ScoreTermKind::kAlibi;
+      p.term.slopes = slopes.data();
+    }
     return p;
   }
 
@@ -203,15 +207,15 @@ void check(const Shape& shape, const Texts& texts, unsigned seed) {
   emulated::set_seed(seed);
   Case<T> one(shape, texts, seed);
   const std::vector<double> expected = one.reference();
-  launch_attention_pages(one.args(), {.sm_count = kForPrompts}, nullptr);
+  launch_attention_pages(one.args(), {}, emulated_stream(kForPrompts));
   CHECK_WITHIN(error_of(one.out, expected), 8 * kEpsilon<T>);
   Array<T> prompts(one.out.size());
   std::memcpy(prompts.data(), one.out.data(), one.out.size() * sizeof(T));
   one.out.fill_bytes(0xff);
-  launch_attention_pages(one.args(), {.sm_count = kForSkinnyRows}, nullptr);
+  launch_attention_pages(one.args(), {}, emulated_stream(kForSkinnyRows));
   CHECK(one.out.same_bits(prompts));
-  // The same with blocks that share a sequence, and with new tokens that are not in their pages
-  // yet.
+  // Launches blocks that share a sequence, with new tokens that are not in their pages yet: the
+  // same bits.
   Array<T> keys(one.keys.size());
   std::memcpy(keys.data(), one.keys.data(), keys.size() * sizeof(T));
   one.for_new([&](size_t in_pages, size_t) {
@@ -219,27 +223,27 @@ void check(const Shape& shape, const Texts& texts, unsigned seed) {
   });
   one.out.fill_bytes(0xff);
   AttentionArgs args = one.args();
-  PagedLaunch how = {.sm_count = kForSkinnyRows,
-                     .counters = one.counters.data(),
-                     .workspace_bytes = one.workspace.size() * sizeof(float)};
+  const PagedLaunch how = {.counters = one.counters.data(),
+                           .workspace_bytes = one.workspace.size() * sizeof(float)};
   args.workspace = one.workspace.data();
   const int64_t kv_columns = shape.kv_heads * shape.head_dim;
   args.k = {one.new_keys.data(), kDType<T>, one.tokens, kv_columns};
   args.v = {one.new_values.data(), kDType<T>, one.tokens, kv_columns};
-  launch_attention_pages(args, how, nullptr);
+  launch_attention_pages(args, how, emulated_stream(kForSkinnyRows));
   CHECK(one.out.same_bits(prompts));
   CHECK(one.keys.same_bits(keys));
   // The kernel for few rows finds no room on a device of less shared memory.
   one.out.fill_bytes(0xff);
-  how.most_shared_bytes = size_t{64} << 10;
+  KernelStream small = emulated_stream(kForSkinnyRows);
+  small.caps.shared_bytes = size_t{64} << 10;
   args.k = args.v = {};
   int64_t& single = args.pages.num_single;
   while (single < args.queries.num_sequences &&
          texts.new_tokens[static_cast<size_t>(single)] == 1) {
     ++single;
   }
-  if (shape.head_dim > 128) CHECK(!appends_to_pages(args, how));
-  launch_attention_pages(args, how, nullptr);
+  if (shape.head_dim > 128) CHECK(!appends_to_pages(args, small.caps));
+  launch_attention_pages(args, how, small);
   CHECK(one.out.same_bits(prompts));
 }
 
@@ -275,8 +279,8 @@ template <class T>
 void check_shared_merge(const Shape& shape, const Texts& texts, unsigned seed) {
   Case<T> one(shape, texts, seed);
   emulated::set_seed(seed);
-  launch_attention_pages(one.args(), {.sm_count = kForSkinnyRows},
-                         nullptr);  // without a workspace, nor a merge
+  launch_attention_pages(one.args(), {},
+                         emulated_stream(kForSkinnyRows));  // without a workspace, nor a merge
   Array<T> whole(one.out.size());
   std::memcpy(whole.data(), one.out.data(), one.out.size() * sizeof(T));
   const std::pair<int, unsigned> kinds[] = {
@@ -287,11 +291,10 @@ void check_shared_merge(const Shape& shape, const Texts& texts, unsigned seed) {
     emulated::set_seed(seed, resident);
     AttentionArgs args = one.args();
     args.workspace = one.workspace.data();
-    launch_attention_pages(args,
-                           {.sm_count = multiprocessors,
-                            .counters = one.counters.data(),
-                            .workspace_bytes = one.workspace.size() * sizeof(float)},
-                           nullptr);
+    launch_attention_pages(
+        args,
+        {.counters = one.counters.data(), .workspace_bytes = one.workspace.size() * sizeof(float)},
+        emulated_stream(multiprocessors));
     CHECK(one.out.same_bits(whole));
     size_t left = 0;
     for (size_t i = 0; i < one.counters.size(); ++i) left += one.counters[i] == 0 ? 0 : 1;

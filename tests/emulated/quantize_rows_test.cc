@@ -1,6 +1,7 @@
 // Rows of bytes: exactly those of the CPU's arithmetic, whatever the width.
 #include "cuda/rowwise/quantize_rows.h"
 
+#include "emulated_stream.h"
 #include "emulated_test.h"
 
 namespace packhorse::cuda {
@@ -13,7 +14,7 @@ struct Bytes {
   float scale, offset;
 };
 
-/// One row by the definition, in float32 as int8_kernels.h computes it.
+/// One row by the definition, in float32 as int8_kernels.inc computes it.
 Bytes quantized(const std::vector<float>& row) {
   float low = row[0];
   float high = row[0];
@@ -60,7 +61,7 @@ void check(int64_t rows, int64_t columns, int64_t counted, unsigned seed) {
   count[0] = static_cast<int32_t>(counted);
   launch_quantize_rows({x.data(), kDType<T>, rows, columns, stride},
                        {values.data(), scales.data(), offsets.data()},
-                       counted < rows ? count.data() : nullptr, nullptr);
+                       counted < rows ? count.data() : nullptr, emulated_stream());
   for (int64_t r = 0; r < rows; ++r) {
     const auto row = static_cast<size_t>(r);
     if (r >= counted) {

@@ -60,7 +60,7 @@ void require_range(std::span<const int32_t> values, int64_t limit) {
   for (const int32_t value : values) require(value >= 0 && value < limit);
 }
 
-// What kernels rely on, written again without a look at the checks.
+// Requires what kernels rely on, written again without a look at the checks.
 void require_sound(const PackedTokens& batch, const PackedLimits& limits) {
   const auto& offsets = batch.cu_seqlens;
   require(!offsets.empty() && offsets.front() == 0);

@@ -39,7 +39,7 @@ with instrumented:
     from packhorse_weights.tokenizers.files import build_tokenizer
     from packhorse_weights.tokenizers.sentencepiece import read_sentencepiece
 
-# In memory where the system has such a folder: every input is written to a file.
+# Folder in memory, where the system has it: every input is written to a file.
 _SHM = Path("/dev/shm")
 _ROOM = tempfile.TemporaryDirectory(
     prefix="packhorse-fuzz-", dir=_SHM if _SHM.is_dir() else None, ignore_cleanup_errors=True

@@ -2,7 +2,7 @@
 
 Usage: python tests/fuzz/run.py [--minutes N] [--room FOLDER] [--programs FOLDER] [NAMES]
 
-`make fuzz` builds the programs of clang (cpp_...) and has an environment with atheris. What a run
+`nox -s fuzz` builds the programs of clang (cpp_...) and has an environment with atheris. What a run
 found is kept in ROOM/NAME: the corpus, from which the next run goes on, the log, and inputs that
 crashed. Afterwards what the corpus reaches is counted in lines of source.
 """

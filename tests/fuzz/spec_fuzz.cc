@@ -12,7 +12,7 @@ void require(bool condition) {
   if (!condition) std::abort();
 }
 
-// What the code that counts weights and buffers relies on.
+// Requires what the code that counts weights and buffers relies on.
 void require_sound(const packhorse::Spec& spec) {
   require(spec.stacks.size() == 1);
   const packhorse::StackSpec& stack = spec.stack();

@@ -387,7 +387,7 @@ DEFAULTS_OF: dict[str, dict[str, Any]] = {
         "sep_token_id": 2,
     },
 }
-# Of which these are named differently in the config.
+# Fields above that have another name in the config of a model type.
 RENAMED = {
     "distilbert": {
         "hidden_size",

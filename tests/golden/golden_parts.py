@@ -1,4 +1,4 @@
-"""What golden models have beside an encoder: layers in files of their own, and outputs made of the
+"""Parts of golden models beside an encoder: layers in files of their own, and outputs made of the
 last hidden state or of a masked language model's logits."""
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def write_residual(folder: Path, part: str, arrays: Arrays, hidden: torch.Tensor
 
 def write_vectors(folder: Path, part: str, arrays: Arrays, hidden: torch.Tensor) -> None:
     layer = linear(hidden.shape[1], 20, False, 3)
-    if part == "colbert":  # as the first ColBERT checkpoints: in the model's own file
+    if part == "colbert":  # the first ColBERT checkpoints had it in the model's own file
         from safetensors.torch import load_file
 
         tensors = load_file(folder / "model.safetensors")
@@ -189,7 +189,7 @@ def add_parts(case: Case, folder: Path, arrays: Arrays) -> None:
     is_splade = case.part is not None and case.part.startswith("splade")
     if is_splade:
         write_splade(folder, case.part, arrays)
-    if case.part == "answers":  # what a reranker of its kind is made of
+    if case.part == "answers":  # a reranker of its kind is made of the last logits
         arrays["last_logits"] = arrays.pop("logits")[arrays["cu_seqlens"][1:] - 1]
     if case.part == "predictions" or is_splade:
         rows = np.arange(2, len(hidden), 3, dtype=np.int32)

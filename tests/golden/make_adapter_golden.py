@@ -41,7 +41,7 @@ HERE = Path(__file__).parent
 VERSIONS = (
     f"torch {torch.__version__}, transformers {transformers.__version__}, peft {peft.__version__}"
 )
-LENGTHS = (9, 1, 33)  # of the sequences whose logits are kept
+LENGTHS = (9, 1, 33)  # tokens of the sequences whose logits are kept
 PROMPTS = (1, 70)
 NEW_TOKENS = 40
 SMALLEST_GAP = 4e-3  # between the two largest logits of any step of a continuation

@@ -45,7 +45,7 @@ from transformers.pytorch_utils import Conv1D
 
 HERE = Path(__file__).parent / "generation"
 VERSIONS = f"torch {torch.__version__}, transformers {transformers.__version__}"
-LENGTHS = (17, 1, 2, 70, 33)  # of the sequences whose logits are kept
+LENGTHS = (17, 1, 2, 70, 33)  # tokens of the sequences whose logits are kept
 PROMPTS = (1, 6, 33, 128, 300)
 NEW_TOKENS = 200
 SMALLEST_GAP = 4e-3
@@ -53,7 +53,7 @@ DRAWN = 12  # prompts of one length that are continued at once
 FEWEST_TOKENS = 8  # distinct ones of a continuation
 QUERIES_AND_KEYS = ("q_proj", "k_proj", "qkv_proj", "query_key_value", "c_attn")
 GIVING_NORMS = ("post_attention_layernorm", "post_feedforward_layernorm")
-_LANGUAGE = "language_model"  # of models that also see, the part that is kept
+_LANGUAGE = "language_model"  # the part that is kept of models that also see
 
 
 def randomise(model: nn.Module, embedding_std: float = 0.7) -> None:
@@ -85,7 +85,8 @@ def randomise(model: nn.Module, embedding_std: float = 0.7) -> None:
 
 
 def cast(model: nn.Module, dtype: torch.dtype) -> None:
-    """Of parameters alone: frequencies of a rotation stay float32, as transformers loads them."""
+    """Casts parameters alone: frequencies of a rotation stay float32, as transformers loads
+    them."""
     for parameter in model.parameters():
         parameter.data = parameter.data.to(dtype)
 
@@ -107,7 +108,7 @@ def logits_of(model: Any, sequences: list[np.ndarray]) -> np.ndarray:
 
 @torch.no_grad()
 def continue_greedily(model: Any, prompts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Of prompts of one length: (the tokens, the smallest gap between the two largest logits)"""
+    """(the tokens after prompts of one length, the smallest gap between the two largest logits)"""
     output = model.generate(
         torch.tensor(prompts),
         attention_mask=torch.ones(prompts.shape, dtype=torch.int64),
@@ -225,7 +226,7 @@ def make_embedding_gemma() -> None:
     cast(model, torch.bfloat16)
     cast(model, torch.float32)
     model.save_pretrained(folder)
-    # What is written is the width of the window as the model keeps it, which reading halves again.
+    # The width of the window is written as the model keeps it, and reading would halve it again.
     written = json.loads((folder / "config.json").read_text())
     written["sliding_window"] = case.config["sliding_window"]
     (folder / "config.json").write_text(json.dumps(written, indent=2))

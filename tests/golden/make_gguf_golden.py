@@ -202,13 +202,13 @@ def add_bpe(writer: gguf.GGUFWriter, words: str) -> dict[str, int]:
 
 
 def interleave(weight: np.ndarray, heads: int) -> np.ndarray:
-    """As llama.cpp's converter of Llama does it to queries and keys."""
+    """Order of queries and keys in llama.cpp's converter of Llama."""
     halves = weight.reshape(heads, 2, weight.shape[0] // heads // 2, *weight.shape[1:])
     return halves.swapaxes(1, 2).reshape(weight.shape)
 
 
 def convert(config: Any, name: str, value: np.ndarray) -> np.ndarray:
-    """As the converters change values; `name`: of transformers."""
+    """Changes values as llama.cpp's converters do; `name`: of transformers."""
     kind = config.model_type
     if kind == "llama" and "q_proj" in name:
         return interleave(value, config.num_attention_heads)
@@ -371,7 +371,7 @@ def ids_of_llama_cpp(path: Path, texts: list[str]) -> list[list[int]]:
 
 
 def ids_of_transformers(path: Path, texts: list[str]) -> list[list[int]]:
-    """Without what it puts around a text: it does not look at what the file says about that."""
+    """Ids without special tokens: transformers does not look at what the file says about those."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
     return [tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
 

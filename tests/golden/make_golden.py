@@ -57,7 +57,7 @@ HEADS = {
 
 
 # Linear layers whose outputs meet in a score.
-QUERIES_AND_KEYS = (  # also of positions
+QUERIES_AND_KEYS = (  # layers of positions included
     "query_proj",
     "key_proj",
     "query",
@@ -178,7 +178,7 @@ def write_pooling(folder: Path, case: Case) -> None:
 
 def save(folder: Path, case: Case, model: nn.Module, encoder: nn.Module) -> None:
     if case.layout == "old_bin":
-        # As the first BERT checkpoints were: a prefix, a head, TensorFlow's names of a LayerNorm.
+        # Names of the first BERT checkpoints: a prefix, a head, TensorFlow's names of a LayerNorm.
         state = {
             "bert."
             + name.replace("LayerNorm.weight", "LayerNorm.gamma").replace(
@@ -246,7 +246,7 @@ def make(case: Case, sequences: list[tuple[np.ndarray, np.ndarray]]) -> None:
     folder.mkdir(exist_ok=True)
     save(folder, case, model, encoder)
     write_pooling(folder, case)
-    # Where no file says how, as sentence-transformers builds a model then.
+    # Default of sentence-transformers for a model whose files name no pooling.
     causal = model.__class__.__name__.endswith("ForCausalLM")
     mode = case.pooling or ("last" if causal else "mean")
     predicts = str(case.part).startswith(("predictions", "splade", "answers"))

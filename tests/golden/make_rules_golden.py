@@ -72,7 +72,7 @@ def main() -> None:
             HERE / "generation" / name, dtype=torch.float32
         ).eval()
         for settings in CASES:
-            # Which of two forced tokens a beam takes is chance: both have the score 0.
+            # Chance decides which of two forced tokens a beam takes: both have the score 0.
             several = isinstance(settings.get("forced_eos_token_id"), list)
             for beams in BEAMS[: 1 if several else None]:
                 for prompt in (LONG, SINGLE):

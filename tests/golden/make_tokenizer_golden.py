@@ -113,7 +113,8 @@ def make_bert_cased(folder: Path) -> str:
 
 
 def make_bert_odd(folder: Path) -> str:
-    """Its own names of tokens, two more tokens, other settings; lines that end as on Windows."""
+    """BERT with its own names of tokens, two more tokens, other settings; lines that end as on
+    Windows."""
     tokens = train_wordpiece(["<pad>", "<unk>", "<cls>", "<sep>"], lowercase=False)
     (folder / "vocab.txt").write_bytes("\r\n".join(tokens).encode())
     settings = {"do_lower_case": False, "strip_accents": True, "tokenize_chinese_chars": False}
@@ -240,7 +241,8 @@ def make_llama(folder: Path) -> str:
 
 
 def make_mistral_eos(folder: Path) -> str:
-    """As E5-Mistral: the end of a text is marked; the newer treatment of white space."""
+    """Tokenizer like E5-Mistral's: the end of a text is marked; the newer treatment of white
+    space."""
     shutil.copyfile(folder.parent / "llama" / "tokenizer.model", folder / "tokenizer.model")
     settings = {"tokenizer_class": "LlamaTokenizer", "add_eos_token": True, "legacy": False}
     write(folder, "tokenizer_config.json", {**settings, "pad_token": "</s>"})
@@ -269,7 +271,7 @@ def main() -> None:
         theirs = transformers.AutoTokenizer.from_pretrained(str(folder))
         if not theirs.is_fast:
             raise SystemExit(f"{name}: {type(theirs).__name__} is not one of tokenizers")
-        # In lists, as alone it takes an empty second text for none.
+        # Texts are in lists: transformers takes an empty second text by itself for none.
         pairs = [theirs([one], [two])["input_ids"][0] for one, two in PAIRS]
         found[name] = {
             "ids": [theirs(text)["input_ids"] for text in TEXTS] + pairs,

@@ -64,7 +64,7 @@ def config() -> Any:
 
 
 def randomise(model: nn.Module) -> None:
-    """What generation.randomise does not know."""
+    """Draws parameters of the kinds that generation.randomise does not know."""
     generator = torch.Generator().manual_seed(7)
 
     def normal(parameter: torch.Tensor, std: float, mean: float = 0.0) -> None:
@@ -94,7 +94,7 @@ def randomise(model: nn.Module) -> None:
 
 @torch.no_grad()
 def block_of(model: Any, random: np.random.Generator) -> dict[str, np.ndarray]:
-    """Of normed hidden states, each sequence by itself."""
+    """Inputs and outputs of attention for normed hidden states, each sequence by itself."""
     inputs, outputs = [], []
     for length in BLOCK_LENGTHS:
         hidden = torch.tensor(random.normal(0, 1, (1, length, 32)), dtype=torch.float32)

@@ -1,4 +1,4 @@
-"""What the tests of device arrays share: a small model, batches, and consumers.
+"""Common parts of the tests of device arrays: a small model, batches, and consumers.
 
 A consumer is a library that makes arrays on the device and takes results there. Each is wrapped in
 a class with the same two methods, put and take.
@@ -20,7 +20,7 @@ from gpu_support import DEVICE
 from models import random_sequences
 from packhorse import DeviceArray, PackedTokens, Session, pack
 
-# Without this, JAX would take most of the device's memory for itself.
+# JAX would take most of the device's memory for itself.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 
@@ -80,6 +80,40 @@ class Jax:
         return np.asarray(self.dlpack.from_dlpack(array).astype(np.float32))
 
 
+class CudaCore:
+    """Buffers of cuda.core, which order no work: what is put has been written."""
+
+    def __init__(self) -> None:
+        self.core = pytest.importorskip("cuda.core")
+        self.utils = pytest.importorskip("cuda.core.utils")
+        self.device = self.core.Device(0)
+        self.device.set_current()
+        self.stream = self.device.create_stream()
+
+    def host(self, array: npt.NDArray[Any]) -> Any:
+        return self.core.Buffer.from_handle(array.ctypes.data, array.nbytes, owner=array)
+
+    def put(self, values: Any) -> Any:
+        array = np.ascontiguousarray(values, np.int32)
+        there = self.device.allocate(max(4, array.nbytes), stream=self.stream)
+        if not array.size:
+            return self.utils.StridedMemoryView.from_buffer(there, (0,), dtype=array.dtype)
+        there.copy_from(self.host(array), stream=self.stream)
+        self.stream.sync()
+        return there
+
+    def take(self, array: Any) -> npt.NDArray[np.float32]:
+        if 0 in array.shape:
+            return array.numpy()  # type: ignore[no-any-return]
+        handle = self.stream.__cuda_stream__()[1]
+        view = self.utils.StridedMemoryView.from_dlpack(array, handle)
+        found = np.empty(view.shape, view.dtype)
+        there = self.core.Buffer.from_handle(view.ptr, found.nbytes, owner=view)
+        self.host(found).copy_from(there, stream=self.stream)
+        self.stream.sync()
+        return found.astype(np.float32)
+
+
 class Strict(PyTorch):
     """PyTorch behind a producer that keeps strictly to DLPack and makes the older capsules."""
 
@@ -96,6 +130,7 @@ CONSUMERS = {
     "cupy": CuPy,
     "cupy-interface": CuPyInterface,
     "jax": Jax,
+    "cuda.core": CudaCore,
     "strict": Strict,
 }
 

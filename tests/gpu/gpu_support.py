@@ -1,4 +1,4 @@
-"""What the tests of this folder share: precisions, and operators in float64 on the device."""
+"""Common parts of the tests in this folder: precisions, and operators in float64 on the device."""
 
 from __future__ import annotations
 
@@ -240,7 +240,7 @@ def attention(
             if window[1] >= 0:
                 visible &= distance <= window[1]
             scores.masked_fill_(~visible, -math.inf)
-            # For a query that sees no key softmax gives NaN; it must give zeros.
+            # Softmax gives NaN for a query that sees no key; it must give zeros.
             weights = scores.softmax(-1).masked_fill_(~visible.any(-1, keepdim=True), 0)
             out[rows] = (weights @ vh).transpose(0, 1).reshape(end - begin, -1)
     return out

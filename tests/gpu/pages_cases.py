@@ -24,7 +24,7 @@ class PagesCase:
     head_dim: int
     texts: tuple[tuple[int, int], ...]
     options: dict[str, Any] = field(default_factory=dict)
-    past: float = np.nan  # what pages hold past a text's end
+    past: float = np.nan  # value in pages past a text's end
     late: float = 1  # scale of the last keys
 
     @property

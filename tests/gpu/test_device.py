@@ -1,4 +1,4 @@
-"""Which devices and dtypes there are, and the messages where something is missing."""
+"""Devices and dtypes that there are, and the messages where something is missing."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def test_device() -> None:
 
 
 def test_no_device() -> None:
-    """Without a device, a driver or a CUDA backend, the package can be imported, and the error says
-    what is missing."""
+    """Importing the package needs no device, driver or CUDA backend, and the error says which is
+    missing."""
     code = (
         "import numpy, packhorse; from packhorse import ops\n"
         "assert all(name == 'cpu' for name in packhorse.available_devices())\n"

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 from cases import BATCHES, mixed_lengths, offsets
-from gpu_support import Precision, attention, to_host
+from combinations import pairwise
+from gpu_support import PRECISIONS, Precision, attention, to_host
 from packhorse import ops
 from torch import Generator
 
@@ -49,9 +50,18 @@ class Kernel(NamedTuple):
             pytest.skip("refused, as test_head_sizes shows")
 
 
-@pytest.fixture(params=ALGORITHMS)
-def kernel(request: pytest.FixtureRequest, precision: Precision) -> Kernel:
-    return Kernel(precision, request.param)
+# The dtype and the algorithm choose the kernel: each of these meets each value of a parameter.
+KERNELS = {
+    f"{precision}-{algorithm}": Kernel(PRECISIONS[precision], algorithm)
+    for precision in PRECISIONS
+    for algorithm in ALGORITHMS
+}
+
+
+@pytest.fixture(params=KERNELS.values(), ids=KERNELS)
+def kernel(request: pytest.FixtureRequest) -> Kernel:
+    found: Kernel = request.param
+    return found
 
 
 def check(
@@ -98,9 +108,7 @@ def test_head_sizes(kernel: Kernel, random: Generator, head_dim: int) -> None:
     check(kernel, random, [130, 3], head_dim=head_dim, causal=True)
 
 
-@pytest.mark.parametrize("head_dim", [32, 64, 128])
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
+@pairwise(kernel=KERNELS, lengths=LENGTHS, causal=[False, True], head_dim=[32, 64, 128])
 def test_batches(
     kernel: Kernel, random: Generator, lengths: Lengths, causal: bool, head_dim: int
 ) -> None:
@@ -112,31 +120,32 @@ def test_very_long(kernel: Kernel, random: Generator) -> None:
     check(kernel, random, [131072, 3], num_heads=1)
 
 
-@pytest.mark.parametrize("head_dim", [64, 80, 128])
-@pytest.mark.parametrize(("num_heads", "num_kv_heads"), [(1, 1), (4, 2), (6, 1), (6, 3), (12, 12)])
+@pairwise(kernel=KERNELS, heads=[(1, 1), (4, 2), (6, 1), (6, 3), (12, 12)], head_dim=[64, 80, 128])
 def test_grouped_queries(
-    kernel: Kernel, random: Generator, num_heads: int, num_kv_heads: int, head_dim: int
+    kernel: Kernel, random: Generator, heads: tuple[int, int], head_dim: int
 ) -> None:
-    heads: dict[str, Any] = {
-        "num_heads": num_heads,
-        "num_kv_heads": num_kv_heads,
+    options: dict[str, Any] = {
+        "num_heads": heads[0],
+        "num_kv_heads": heads[1],
         "head_dim": head_dim,
     }
-    check(kernel, random, [9, 0, 65, 400], **heads)
-    check(kernel, random, [1, 9, 2], [800, 9, 70], causal=True, **heads)
+    check(kernel, random, [9, 0, 65, 400], **options)
+    check(kernel, random, [1, 9, 2], [800, 9, 70], causal=True, **options)
 
 
-@pytest.mark.parametrize("window", WINDOWS)
-@pytest.mark.parametrize("causal", [False, True])
+@pairwise(kernel=KERNELS, window=WINDOWS, causal=[False, True])
 def test_windows(kernel: Kernel, random: Generator, window: tuple[int, int], causal: bool) -> None:
     lengths = [130, 1, 17, 0, 64, 700]
     for head_dim in filter(kernel.takes, (32, 64, 128, 256)):
         check(kernel, random, lengths, head_dim=head_dim, window=window, causal=causal)
 
 
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("window", [(-1, -1), (8, 3), (200, -1)])
-@pytest.mark.parametrize("head_dim", [64, 128])
+@pairwise(
+    kernel=KERNELS,
+    window=[(-1, -1), (8, 3), (200, -1)],
+    causal=[False, True],
+    head_dim=[64, 128],
+)
 def test_queries_over_cached_keys(
     kernel: Kernel, random: Generator, window: tuple[int, int], causal: bool, head_dim: int
 ) -> None:
@@ -149,8 +158,7 @@ def test_queries_over_cached_keys(
     check(kernel, random, [10, 4, 150], [4, 0, 20], **options)
 
 
-@pytest.mark.parametrize("head_dim", [24, 64, 128])
-@pytest.mark.parametrize("causal", [False, True])
+@pairwise(kernel=KERNELS, causal=[False, True], head_dim=[24, 64, 128])
 def test_alibi(kernel: Kernel, random: Generator, causal: bool, head_dim: int) -> None:
     slopes = torch.tensor([0.5, 0.25, 0.01, 2.0], dtype=torch.float64, device="cuda")
     options: dict[str, Any] = {"num_heads": 4, "alibi_slopes": slopes, "causal": causal}
@@ -158,20 +166,20 @@ def test_alibi(kernel: Kernel, random: Generator, causal: bool, head_dim: int) -
     check(kernel, random, [3, 40], [150, 600], head_dim=head_dim, **options)
 
 
-@pytest.mark.parametrize("head_dim", [24, 64, 128])
-@pytest.mark.parametrize(("causal", "bidirectional"), [(False, True), (True, True), (True, False)])
-@pytest.mark.parametrize(
-    ("num_buckets", "max_distance"), [(32, 128), (32, 20), (8, 50), (4, 3), (32, 2000), (300, 400)]
+@pairwise(
+    kernel=KERNELS,
+    buckets=[(32, 128), (32, 20), (8, 50), (4, 3), (32, 2000), (300, 400)],
+    directions=[(False, True), (True, True), (True, False)],
+    head_dim=[24, 64, 128],
 )
 def test_buckets(
     kernel: Kernel,
     random: Generator,
-    num_buckets: int,
-    max_distance: int,
-    causal: bool,
-    bidirectional: bool,
+    buckets: tuple[int, int],
+    directions: tuple[bool, bool],
     head_dim: int,
 ) -> None:
+    (num_buckets, max_distance), (causal, bidirectional) = buckets, directions
     table = torch.randn(num_buckets, 2, generator=random, device="cuda").double()
     options: dict[str, Any] = {
         "bucket_table": table,
@@ -183,16 +191,18 @@ def test_buckets(
     check(kernel, random, [3, 40], [150, 600], head_dim=head_dim, window=(90, 90), **options)
 
 
-@pytest.mark.parametrize("head_dim", [32, 64, 128, 256])
-@pytest.mark.parametrize(
-    ("causal", "window"), [(False, (-1, -1)), (True, (-1, -1)), (False, (100, 30))]
+@pairwise(
+    kernel=KERNELS,
+    head_dim=[32, 64, 128, 256],
+    mask=[(False, (-1, -1)), (True, (-1, -1)), (False, (100, 30))],
 )
 def test_bits_do_not_depend_on_the_batch(
-    kernel: Kernel, random: Generator, head_dim: int, causal: bool, window: tuple[int, int]
+    kernel: Kernel, random: Generator, head_dim: int, mask: tuple[bool, tuple[int, int]]
 ) -> None:
     """A sequence has the same bits alone, in other batches and in other places. Some batches are so
     large that other kernels compute them."""
     kernel.skip_wider(head_dim)
+    causal, window = mask
     lengths = [1, 64, 128, 129, 300, 384, 1024, 2049]
     company = [*mixed_lengths(30, 200), 3000]
     heads = 2
@@ -242,32 +252,28 @@ def test_neighbours_do_not_leak(kernel: Kernel, random: Generator, head_dim: int
             assert not np.isfinite(actual[own]).any()
 
 
-@pytest.mark.parametrize("head_dim", [32, 64, 128, 256])
-@pytest.mark.parametrize(
-    ("longest", "window", "slopes"),
-    [(128, -1, None), (200, -1, None), (200, 30, None), (200, -1, 0.1), (500, -1, None)],
+@pairwise(
+    kernel=KERNELS,
+    shape=[(128, -1, None), (200, -1, None), (200, 30, None), (200, -1, 0.1), (500, -1, None)],
+    head_dim=[32, 64, 128, 256],
 )
 def test_earlier_tiles_do_not_leak(
-    kernel: Kernel,
-    random: Generator,
-    longest: int,
-    window: int,
-    slopes: float | None,
-    head_dim: int,
+    kernel: Kernel, random: Generator, shape: tuple[int, int, float | None], head_dim: int
 ) -> None:
     """There are so many tiles that each block has several. What long sequences full of NaN leave in
     shared memory must not enter the short sequences that follow."""
     kernel.skip_wider(head_dim)
+    longest, window, slopes = shape
     lengths = [longest] * 150 + [int(n) for n in np.random.default_rng(0).integers(1, 70, 150)]
     cu_seqlens = offsets(lengths)
-    shape = (int(cu_seqlens[-1]), 6 * head_dim)
-    q, k, v = (to_host(kernel.precision.normal(random, *shape)) for _ in "qkv")
+    rows = (int(cu_seqlens[-1]), 6 * head_dim)
+    q, k, v = (to_host(kernel.precision.normal(random, *rows)) for _ in "qkv")
     options: dict[str, Any] = {"num_heads": 6, "window": (window, window), **kernel.options()}
     if slopes is not None:
         options["alibi_slopes"] = np.full(6, slopes, np.float32)
     clean = ops.attention(q, k, v, cu_seqlens, **options)
-    for rows in (q, k, v):
-        rows[: cu_seqlens[150]] = np.nan
+    for array in (q, k, v):
+        array[: cu_seqlens[150]] = np.nan
     actual = ops.attention(q, k, v, cu_seqlens, **options)
     assert actual[cu_seqlens[150] :].tobytes() == clean[cu_seqlens[150] :].tobytes()
 

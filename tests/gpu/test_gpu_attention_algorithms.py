@@ -35,7 +35,7 @@ def algorithm(request: pytest.FixtureRequest) -> str:
 
 @cache
 def has_hopper_kernels() -> bool:
-    """Whether this device has them, and this build."""
+    """True if the device and this build have the kernels of Hopper."""
     rows = np.ones((1, 64), np.float32)
     try:
         packhorse.ops.attention(

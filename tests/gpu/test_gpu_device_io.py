@@ -143,17 +143,22 @@ def test_protocols_of_results(session: Session) -> None:
 # --- the order of work on streams
 
 
-def stream_objects(stream: torch.cuda.Stream) -> dict[str, Any]:
+def stream_object(kind: str, stream: torch.cuda.Stream) -> Any:
+    handle = stream.cuda_stream
+    if kind == "cuda.core":
+        return pytest.importorskip("cuda.core").Stream.from_handle(handle)
     return {
         "object": stream,
-        "handle": stream.cuda_stream,
-        "cuda.core": SimpleNamespace(__cuda_stream__=lambda: (0, stream.cuda_stream)),
-        "cupy": SimpleNamespace(ptr=stream.cuda_stream),
+        "handle": handle,
+        "protocol": SimpleNamespace(__cuda_stream__=lambda: (0, handle)),
+        "cupy": SimpleNamespace(ptr=handle),
         "negotiated": None,
-    }
+    }[kind]
 
 
-@pytest.mark.parametrize("kind", ["object", "handle", "cuda.core", "cupy", "negotiated"])
+@pytest.mark.parametrize(
+    "kind", ["object", "handle", "protocol", "cuda.core", "cupy", "negotiated"]
+)
 def test_streams(session: Session, kind: str) -> None:
     """The ids are written late on the stream, and the results are read at once. Both are in order,
     and the host waits for neither."""
@@ -165,7 +170,7 @@ def test_streams(session: Session, kind: str) -> None:
     with torch.cuda.stream(stream):
         torch.cuda._sleep(LONG)
         there.ids.copy_(real.ids)
-        result = session.run(there, outputs=OUTPUTS, stream=stream_objects(stream)[kind])
+        result = session.run(there, outputs=OUTPUTS, stream=stream_object(kind, stream))
         copies = {name: torch.from_dlpack(getattr(result, name)).clone() for name in OUTPUTS}
         assert not stream.query(), "the host waited"
     stream.synchronize()

@@ -164,7 +164,7 @@ MODELS = {
 
 
 def recipe_of(spec: Any, tensors: Any) -> LowPrecision:
-    """What a session computes: attention writes float8 for some sizes of heads alone."""
+    """Recipe of a session in float8: attention writes float8 for some sizes of heads alone."""
     spec = with_defaults(spec)
     stored = -(-spec["head_dim"] // 8) * 8
     writes = stored % 16 == 0 and stored <= 64

@@ -14,6 +14,7 @@ import packhorse
 import pytest
 import reference
 import torch
+from combinations import pairwise
 from gpu_support import DEVICE, Precision
 from packhorse import GenerationSession, Sampling, ops
 from pages import PAGE, PagedSequences
@@ -45,7 +46,7 @@ def sequences(precision: Precision, lengths: list[int], **options: Any) -> Paged
 
 @pytest.mark.parametrize("head_dim", [8, 40, 64, 72, 128, 256])
 def test_pages_are_those_of_the_cpu(precision: Precision, head_dim: int) -> None:
-    """Of numbers of very different magnitude, tokens that begin pages, and spoiled heads. Heads of
+    """Numbers have very different magnitudes, tokens begin pages, and heads are spoiled. Heads of
     the CPU are padded with zeros, which change nothing."""
     rng = np.random.default_rng(head_dim)
     heads, lens, counts = 3, [67, 1, 130], [5, 1, 130]
@@ -91,24 +92,22 @@ def test_every_number(precision: Precision, num_heads: int, length: int) -> None
     np.testing.assert_array_equal(found[0], np.tile(numbers, num_heads))
 
 
-@pytest.mark.parametrize("head_dim", [8, 40, 64, 80, 104, 128, 200, 256])
-@pytest.mark.parametrize(("num_heads", "num_kv_heads"), [(2, 2), (6, 1), (9, 3)])
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"window": 70},
-        {"window": 5, "scale": 0.3},
-        {"soft_cap": 5.0},
-        {"alibi_slopes": SLOPES, "soft_cap": 30.0, "window": 300},
-    ],
-    ids=["plain", "window", "narrow window", "soft cap", "all"],
+@pairwise(
+    head_dim=[8, 40, 64, 80, 104, 128, 200, 256],
+    heads=[(2, 2), (6, 1), (9, 3)],
+    given={
+        "plain": {},
+        "window": {"window": 70},
+        "narrow window": {"window": 5, "scale": 0.3},
+        "soft cap": {"soft_cap": 5.0},
+        "all": {"alibi_slopes": SLOPES, "soft_cap": 30.0, "window": 300},
+    },
 )
 def test_float64(
-    precision: Precision, head_dim: int, num_heads: int, num_kv_heads: int, options: dict[str, Any]
+    precision: Precision, head_dim: int, heads: tuple[int, int], given: dict[str, Any]
 ) -> None:
     """Prompts behind a cache, and single tokens, over the numbers that the pages hold."""
-    options = dict(options)
+    options, (num_heads, num_kv_heads) = dict(given), heads
     if "alibi_slopes" in options:
         options["alibi_slopes"] = np.resize(SLOPES, num_heads)
     texts = sequences(
@@ -158,7 +157,7 @@ def test_bits(precision: Precision, head_dim: int, seed: int) -> None:
 
 
 def test_neighbours_do_not_leak(precision: Precision) -> None:
-    """Neither within a step, nor from pages that held NaN before."""
+    """NaN reaches no neighbour, neither within a step nor from pages that held it before."""
     lengths, takes = [70, 30, 5], {0: 70, 1: 30, 2: 5}
     clean, dirty = (sequences(precision, lengths) for _ in range(2))
     for rows in (dirty.q, dirty.k, dirty.v):

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(
     torch.cuda.get_device_capability(0) != (9, 0), reason="needs compute capability 9.0"
 )
 
-ROWS = 220  # of the product that large tiles compute
+ROWS = 220  # rows of the product that large tiles compute
 # Sizes of batches of its rows. Where sums have parts, up to 16 have a kernel, and so have up to 64.
 FEW = [1, 2, 8, 9, 16, 17, 32, 33, 48, 64, 65, 128]
 # n and k: less than a box of k, odd multiples of 8, several tiles for a block, chains of many sums.

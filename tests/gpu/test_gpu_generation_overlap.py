@@ -137,7 +137,7 @@ def test_recordings_of_whole_steps(
 def test_with_preemptions_and_masks(
     name: str, expected: dict[tuple[str, int], GeneratedTokens]
 ) -> None:
-    """Some wait for masks, and all for pages."""
+    """Some requests wait for masks, and all for pages."""
     with load(name, kv_tokens=16 * PAGE, max_tokens=64, max_sequences=16) as session:
         running = {
             key: session.submit(
@@ -153,7 +153,7 @@ def test_with_preemptions_and_masks(
 
 
 def test_stops_and_cancels(name: str, expected: dict[tuple[str, int], GeneratedTokens]) -> None:
-    """What was launched behind the end is seen by nobody, whoever gets slot and pages."""
+    """A token that was launched after the end is seen by nobody, whoever gets slot and pages."""
     with load(name, kv_tokens=24 * PAGE, max_sequences=5) as session:
         running = []
         for round_ in range(12):

@@ -319,7 +319,7 @@ def test_generation(kernels: str, model: str, quantize: str, tmp_path: Path) -> 
 
 @pytest.mark.parametrize(("quantize", "most"), [("int4", 0.35), ("int8", 0.6)])
 def test_planned_bytes(quantize: str, most: float, tmp_path: Path) -> None:
-    """Of a model whose layers are no smaller than the blocks that they are packed in."""
+    """The layers are no smaller than the blocks that they are packed in."""
     spec = tiny_spec(
         hidden_size=256,
         num_heads=4,

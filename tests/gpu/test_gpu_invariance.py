@@ -144,7 +144,7 @@ def test_not_finite_neighbours(case: Case) -> None:
         assert not np.isfinite(case.session.run([poison]).hidden).any()
         for i in range(0, len(LENGTHS), 3):
             case.check([poison, *range(i, min(i + 3, len(LENGTHS))), poison, *range(i), poison])
-            # What the poison leaves in buffers must not enter the next run.
+            # NaN and infinity that the poison leaves in buffers must not enter the next run.
             case.check([i])
 
 

@@ -112,7 +112,8 @@ def check_layers(precision: Precision, changes: dict[str, Any], folder: Path) ->
             found = session.run(batch, outputs=list(session.outputs))
             arrays = (batch.ids, batch.cu_seqlens, batch.type_ids, batch.position_ids)
             check_hidden(found.hidden, reference_encoder.encoder(spec, seen, *arrays), precision)
-            # Of what the session itself computed, so that only the heads are compared.
+            # Expected values come from the session's own hidden states, so that only the heads are
+            # compared.
             embedding = reference.pool(found.hidden, batch.cu_seqlens, "mean", normalize=True)
             np.testing.assert_allclose(found.embedding, embedding, rtol=1e-5, atol=1e-5)
             pooled = reference_encoder.pooler(seen, found.hidden, batch.cu_seqlens)

@@ -58,7 +58,7 @@ def test_rows_do_not_depend_on_one_another(precision: Precision, random: Generat
 def test_embeddings_do_not_depend_on_one_another(precision: Precision, random: Generator) -> None:
     """The bits are the same in small and large batches, with few and with many sequences."""
     sizes = (256, 312, 384, 768, 1024, 2056, 12288, 16384)
-    # In the last case each group of threads has more tokens than it looks up at once (132 SMs).
+    # Groups of threads have more tokens in the last case than they look up at once (132 SMs).
     for size, longest in [*((size, (4 << 20) // size) for size in sizes), (4104, 6000)]:
         cu_seqlens = offsets([150, 0, 1, 33, *[7] * 40, longest])
         ids = np.random.default_rng(0).integers(0, 50, cu_seqlens[-1])

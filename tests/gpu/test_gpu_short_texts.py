@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pytest
 import torch
 from cases import offsets
+from combinations import pairwise
 from gpu_support import DEVICE, Precision, attention, to_host
 from models import random_sequences, tiny_spec, write_model
 from packhorse import PackedTokens, Session, ops
@@ -79,9 +80,11 @@ def test_grouped_queries(
     check(precision, random, UNEVEN, head_dim=head_dim, **heads)
 
 
-@pytest.mark.parametrize("window", [(-1, 0), (0, 0), (0, -1), (3, 2), (-1, 5), (16, 0), (9999, 1)])
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("head_dim", [32, 64, 128])
+@pairwise(
+    window=[(-1, 0), (0, 0), (0, -1), (3, 2), (-1, 5), (16, 0), (9999, 1)],
+    causal=[False, True],
+    head_dim=[32, 64, 128],
+)
 def test_windows(
     precision: Precision, random: Generator, window: tuple[int, int], causal: bool, head_dim: int
 ) -> None:

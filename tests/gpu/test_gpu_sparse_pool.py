@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from cases import mixed_lengths, offsets
+from combinations import pairwise
 from consumers import load
 from gpu_support import Array, Precision, linear, to_host, vector
 from models import HEAD_OPTIONS, tiny_spec, write_model
@@ -38,18 +39,19 @@ def expected_weights(
     return weights
 
 
-@pytest.mark.parametrize(("sum", "twice"), [(False, False), (False, True), (True, False)])
-@pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
-@pytest.mark.parametrize(("k", "n"), [(8, 8), (312, 200), (768, 1000)])
+@pairwise(
+    how=[(False, False), (False, True), (True, False)],
+    lengths=LENGTHS,
+    sizes=[(8, 8), (312, 200), (768, 1000)],
+)
 def test_lengths(
     precision: Precision,
     random: Generator,
+    how: tuple[bool, bool],
     lengths: list[int],
-    k: int,
-    n: int,
-    sum: bool,
-    twice: bool,
+    sizes: tuple[int, int],
 ) -> None:
+    (sum, twice), (k, n) = how, sizes
     cu_seqlens = offsets(lengths)
     x = precision.normal(random, int(cu_seqlens[-1]), k)
     weight, bias = precision.normal(random, n, k, scale=k**-0.5), vector(random, n, -1)

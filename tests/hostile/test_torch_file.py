@@ -226,7 +226,7 @@ def test_truncated_pickle(tmp_path: Path, cut: int) -> None:
         t.tensor("0", 7, (7,)),  # the storage is smaller than it says
         t.tensor("0", 5, (5,)),  # or larger
         t.tensor("0", 6, (6,), kind="DoubleStorage"),
-        t.tensor("1", 6, (6,)),  # there is none
+        t.tensor("1", 6, (6,)),  # there is no storage "1"
     ],
 )
 def test_bounds(tmp_path: Path, value: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Tests of packhorse.ray, which need the extra `ray`; `make test-ray` runs them in an environment
+"""Tests of packhorse.ray, which need the extra `ray`; `nox -s test-ray` runs them in an environment
 of their own. Elsewhere nothing is collected.
 
 The cluster is a real one on this machine: its control service, two nodes, workers as processes.

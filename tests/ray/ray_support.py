@@ -1,4 +1,4 @@
-"""What tests of packhorse.ray share: a cluster, texts, and what is expected of an output folder."""
+"""Common parts of tests of packhorse.ray: a cluster, texts, and checks of an output folder."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def test_lines_are_in_one_fragment_each(tmp_path: Path, size: int, end: str, las
 def test_json_lines(tmp_path: Path, size: int) -> None:
     rows = [{"id": i, "text": text} for i, text in enumerate(make_texts(50))]
     rows[7]["text"] = None
-    rows[9]["text"] = "2026-11-22"  # which a reader may take for a date
+    rows[9]["text"] = "2026-11-22"  # a reader may take it for a date
     path = tmp_path / "rows.jsonl"
     path.write_text("\n\n".join(json.dumps(row) for row in rows) + "\n")
     found = rows_of(path, size)
@@ -261,7 +261,7 @@ def test_what_kills_its_workers_is_given_up(model: Path, tmp_path: Path) -> None
         killed = KILLED.replace('"part"', repr(fragment.output))
         subprocess.run([sys.executable, "-c", killed, tmp_path], check=False)
     assert "5 workers died over it" in call(worker, [fragment])[0]["error"]
-    folder.remove_partial()  # what a later run begins with
+    folder.remove_partial()  # a later run begins with this
     assert call(worker, [fragment]) == [{"fragment": 0, "rows": 1, "error": ""}]
 
 

@@ -54,7 +54,7 @@ def ask(cluster: Cluster) -> Iterator[Ask]:
 
 
 def replicas() -> int:
-    """How many run now."""
+    """Number of replicas that run now."""
     (deployment,) = serve.status().applications["default"].deployments.values()
     return int(deployment.replica_states.get("RUNNING", 0))
 

@@ -17,13 +17,13 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-# Where Debian says which archives the system takes packages from, newer versions first.
+# Files in which Debian lists the archives of its packages, newer versions first.
 SOURCES = [Path("/etc/apt/sources.list.d/debian.sources"), Path("/etc/apt/sources.list")]
 DEBIAN_PACKAGES = ["python3-minimal", "libpython3-stdlib", "libpython3-dev", "libstdc++6"]
-GROUPS = ["project", "text", "cli", "test"]  # of pyproject.toml
+GROUPS = ["project", "text", "cli", "test"]  # dependencies in pyproject.toml
 NOT_NEEDED = ("mypy",)
 
-# What the commands belong to.
+# Command -> the Debian package that it belongs to.
 COMMANDS = {
     "qemu-aarch64": "qemu-user",
     "aarch64-linux-gnu-g++": "g++-aarch64-linux-gnu",
@@ -36,11 +36,11 @@ def check() -> None:
     missing = [package for command, package in COMMANDS.items() if shutil.which(command) is None]
     if missing:
         sys.exit(
-            f"make test-arm needs Debian packages that are not installed: {' '.join(missing)}\n"
+            f"nox -s test-arm needs Debian packages that are not installed: {' '.join(missing)}\n"
             f"  apt-get install --no-install-recommends {' '.join(missing)}"
         )
     if not any(path.exists() for path in SOURCES):
-        sys.exit(f"make test-arm needs Debian, with {' or '.join(map(str, SOURCES))}")
+        sys.exit(f"nox -s test-arm needs Debian, with {' or '.join(map(str, SOURCES))}")
 
 
 def run(*command: str | Path, quiet: bool = True) -> None:

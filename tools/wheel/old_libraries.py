@@ -10,6 +10,11 @@ usage: old_libraries.py FOLDER [--policy manylinux_2_28]
 - libgomp.so.1, from the wheel of scikit-learn, which was built on such a system.
 
 Needs the packages of tools/wheel/requirements.txt, and g++.
+
+Images do not do it: that of manylinux_2_28, in which cibuildwheel makes wheels of the CPU backend
+for releases, has no nvcc, and NVIDIA's, which have, come with glibc 2.35, too new for RHEL 8 and 9.
+Both need Docker, which not every machine has: where it is missing, a wheel for older systems can be
+made by these libraries alone.
 """
 
 from __future__ import annotations
@@ -91,7 +96,7 @@ def make_glibc(folder: Path, release: str) -> None:
 
 def make_libstdcxx(folder: Path, allowed: set[str]) -> None:
     library = Path(run(CXX, "-print-file-name=libstdc++.so.6"))
-    symbols = defaultdict(list)  # of each version
+    symbols = defaultdict(list)  # version -> its symbols
     assembler = [".data", "here: .zero 16", '.section .tbss,"awT",@nobits', "there: .zero 16"]
     for name, (version, kind) in versioned_symbols(library, allowed).items():
         symbols[version].append(name)
@@ -160,7 +165,7 @@ def fetch_libgomp(folder: Path) -> None:
         listed = json.loads(
             wheel.read(next(n for n in wheel.namelist() if n.endswith("sboms/auditwheel.cdx.json")))
         )
-    # Of the system on which that wheel was made, for tools/wheel/sbom.py.
+    # Package of the system on which that wheel was made, for tools/wheel/sbom.py.
     origin = next(found for found in listed["components"] if found["name"] == "libgomp")
     origin["wheel"] = listed["metadata"]["component"]["purl"].partition("?")[0]
     (folder / "libgomp.json").write_text(json.dumps(origin), encoding="utf-8")

@@ -67,7 +67,7 @@ class Checkpoint:
     tensors: dict[str, Tensor]  # theirs -> view of the file, including heads that nothing uses
     files: list[Path]  # files of the weights
     format: Format
-    folder: Path  # of config.json and the tokenizer; of a GGUF file, which holds both, the file
+    folder: Path  # holds config.json and the tokenizer; for a GGUF file, which holds both, the file
     converted: bool  # packhorse.json and our names
     pooling_reason: str  # why sequences are pooled as `embedding.pooling` of the spec says
     elsewhere: bool = False  # whether some tensors lie in other files than `files`
@@ -76,7 +76,7 @@ class Checkpoint:
 
     @property
     def is_quantized(self) -> bool:
-        """Whether it was converted with `quantize`. Its sessions then have that dtype."""
+        """True if it was converted with `quantize`. Its sessions then have that dtype."""
         return self._quantized_dtype is not None
 
     @property
@@ -120,7 +120,7 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """What a session loads from.
+    """Files and tensors that a session loads from.
 
     spec: docs/spec.md. names: ours -> theirs, for every tensor of the spec.
     safetensors: files that hold the tensors under *their* names, where `tensors` is None.
@@ -143,8 +143,8 @@ class ModelFiles:
         return self.safetensors, self.names if self.tensors is None else {}, self.tensors
 
     def in_dtype(self, dtype: str) -> ModelFiles:
-        """What a session of this dtype loads from: with "stored", weights that are quantised in
-        groups are handed over as they are, and with "float8" those in e4m3 (docs/weights.md)."""
+        """The model as a session of this dtype loads it: with "stored", weights that are quantised
+        in groups are handed over as they are, and with "float8" those in e4m3 (docs/weights.md)."""
         spec, tensors = self.spec, self.tensors
         if dtype == FLOAT8 and tensors is not None:
             tensors = float8_tensors(tensors) or tensors
@@ -174,7 +174,7 @@ def model_folder(folder: Path) -> Path:
 
 
 def embeds_by_files(path: Path) -> bool:
-    """Whether the files say how the model pools: those that sentence-transformers wrote, and GGUF
+    """True if the files say how the model pools: those that sentence-transformers wrote, and GGUF
     files of embedders."""
     if (gguf := find_gguf(path)) is not None:
         return open_gguf(gguf).pooling is not None
@@ -264,11 +264,11 @@ def _open_static(root: Path, folder: Path, file: Path | None) -> Checkpoint:
 
 
 def _open(path: Path, reranker: Reranker | None) -> Checkpoint:
-    """As the files say."""
+    """Opens a checkpoint in the format that its files have."""
     gguf = find_gguf(path)
     root, file = (path, None) if path.is_dir() else (path.parent, path)
     if gguf is not None:
-        root = gguf  # it is all of the model: what lies beside it is not looked at
+        root = gguf  # the file is all of the model: files beside it are not looked at
     if has_file(root / "packhorse.json"):
         spec = read_json(root / "packhorse.json")
         weights = file or root / "model.safetensors"
@@ -373,7 +373,8 @@ def resolve_model(
     revision: str | None = None,
     max_seqlen: int | None = None,
 ) -> ModelFiles:
-    """What a session needs to load the model at `path`: see `inspect_checkpoint`, `ModelFiles`."""
+    """Files and tensors of the model at `path`, for a session: see `inspect_checkpoint`,
+    `ModelFiles`."""
     checkpoint = inspect_checkpoint(
         path, reranker, pooling, normalize, revision=revision, max_seqlen=max_seqlen
     )

@@ -13,8 +13,8 @@ from packhorse_weights.files import optional_json, read_json
 # which are made before a tensor is looked at, take some tens of megabytes.
 MOST = 1 << 20
 MOST_LAYERS = 4096
-MOST_TOKENS = (1 << 31) - 1  # of numbers of tokens, for which no lists or tables are made
-_LARGEST, _SMALLEST = 1e12, 1e-12  # of numbers that others are divided by
+MOST_TOKENS = (1 << 31) - 1  # limit of numbers of tokens, for which no lists or tables are made
+_LARGEST, _SMALLEST = 1e12, 1e-12  # limits of numbers that others are divided by
 
 
 class Config:

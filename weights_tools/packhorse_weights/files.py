@@ -141,7 +141,7 @@ def optional_json(path: Path) -> dict[str, Any]:
 
 
 def _is_file_name(name: object) -> bool:
-    """Whether it is a name that every system takes. JSON may say anything."""
+    """True if it is a name that every system takes. JSON may say anything."""
     if not isinstance(name, str) or len(name) > 1024 or set(name) & set("\0\\:"):
         return False
     try:

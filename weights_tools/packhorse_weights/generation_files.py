@@ -1,4 +1,4 @@
-"""What a model's files say about generation: what ends a text, defaults, chat templates."""
+"""Settings of generation in a model's files: tokens that end a text, defaults, chat templates."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ from packhorse_weights.vocabulary import why_no_lm_head
 
 @dataclass(frozen=True)
 class GenerationFiles:
-    """eos_ids: tokens that end a text. defaults: settings, as `read_settings` names them.
-    chat_templates: by name, Jinja; the usual one is "default". special_tokens: texts by the names
-    that chat templates give them, such as "bos_token"."""
+    """Settings of generation in a model's files. eos_ids: tokens that end a text. defaults:
+    settings, as `read_settings` names them. chat_templates: by name, Jinja; the usual one is
+    "default". special_tokens: texts by the names that chat templates give them, such as
+    "bos_token"."""
 
     eos_ids: tuple[int, ...] = ()
     defaults: Mapping[str, Any] = field(default_factory=dict)
@@ -45,7 +46,7 @@ def generates(
     *,
     revision: str | None = None,
 ) -> bool:
-    """Whether a model is to generate rather than to embed, score or predict.
+    """True if a model is to generate rather than to embed, score or predict.
 
     The arguments are those of `Session.load`. Any of the optional ones asks for something else than
     generation.
@@ -140,7 +141,7 @@ def _token_ids(config: Config, name: str) -> tuple[int, ...]:
 
 
 def _named_templates(settings: Config) -> dict[str, str]:
-    """Of tokenizer_config.json."""
+    """Chat templates of tokenizer_config.json, by name."""
     found: dict[str, str] = {}
     value = settings.fields.get("chat_template")
     named = value if isinstance(value, list) else []

@@ -37,7 +37,7 @@ _OTHERS = (
 # Under the names of `packhorse.Sampling` and `TextModel.generate`.
 _RENAMED = {"max_time": "deadline_s", "stop_strings": "stop"}
 _OF_CHANCE = ("temperature", "top_k", "top_p", "min_p")
-_DEFAULT_MAX_LENGTH = 20  # what older files have that say nothing about it
+_DEFAULT_MAX_LENGTH = 20  # value in older files that say nothing about it
 
 # Field -> values with which it changes nothing. None and empty lists never do.
 _REFUSED: Mapping[str, tuple[object, ...]] = {

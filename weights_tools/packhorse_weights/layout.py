@@ -16,7 +16,7 @@ STACKS = {
     "ffn.up_gate": ("ffn.up", "ffn.gate"),
 }
 
-# What stands for `.weight` in the name of a layer that a file stores as [in, out].
+# Ending, in place of `.weight`, of the name of a layer that a file stores as [in, out].
 TRANSPOSED = ".weight_transposed"
 
 

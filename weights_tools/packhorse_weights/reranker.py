@@ -134,7 +134,7 @@ def texts_of(fields: Mapping[str, Any]) -> Spec:
 
 
 def scores_sequences(classifier: Mapping[str, Any] | None) -> bool:
-    """Whether a checkpoint has been made a classifier already, so that only its template is
+    """True if a checkpoint has been made a classifier already, so that only its template is
     missing."""
     return (
         classifier is not None

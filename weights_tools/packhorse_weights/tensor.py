@@ -129,7 +129,7 @@ _FLOAT8_VALUES = _float8_values()
 
 
 def is_addressable(shape: Sequence[int], itemsize: int) -> bool:
-    """Whether an array can have this shape: its size in bytes, without extents of 0, is below
+    """True if an array can have this shape: its size in bytes, without extents of 0, is below
     2^63."""
     return math.prod(extent for extent in shape if extent > 0) * itemsize < 1 << 63
 

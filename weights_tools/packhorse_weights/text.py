@@ -36,7 +36,7 @@ class TextConfig:
 
     tokenizer_file: Path
     tokenizer: dict[str, Any] | None  # fields of a tokenizer.json that was made from other files
-    settings: TokenizerSettings  # what the files beside it change about it
+    settings: TokenizerSettings  # changes to it by the files beside it
     lower_case: bool  # whether every text is first lower-cased, as in sentence-transformers
     truncation_side: str | None  # "left" or "right"; None: see tokenizer.json
     type_ids: bool  # whether the model gets type ids
@@ -50,7 +50,7 @@ class TextConfig:
     unk_token: str | None = None  # the token for text that the vocabulary lacks
     clean_up_spaces: bool = False  # whether decoding removes spaces before punctuation
     clean_up_bpe: bool = False  # whether it does so with BPE, too
-    similarity: str = "cosine"  # how embeddings are compared, as the files name it
+    similarity: str = "cosine"  # measure that compares embeddings, as the files name it
 
     def cleans_up(self, kind: str) -> bool:
         """True where decoding removes spaces before punctuation, with this kind of model: never

@@ -77,7 +77,7 @@ using tuple = object;
 
 }  // namespace py
 
-/// What NumPy's array interface says of an array (PyArrayInterface).
+/// The fields of an array in NumPy's array interface (PyArrayInterface).
 struct ArrayInterface {
   int version;
   int rank;

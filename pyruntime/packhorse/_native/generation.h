@@ -1,5 +1,5 @@
-// What stands between the engine's thread and Python: news without the interpreter lock, and masks
-// of tokens, the only calls that take it.
+// Calls from the engine's thread to Python: news of requests, without the interpreter lock, and
+// masks of tokens, the only calls that take it.
 #pragma once
 
 #include <Python.h>

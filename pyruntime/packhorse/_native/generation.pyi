@@ -14,7 +14,7 @@ from packhorse.load_options import LoadOptions
 GenerationPlan = tuple[
     Allocation, Allocation, Allocation, Allocation, Allocation, Allocation, Allocation, int, int
 ]
-# Of a draft model: spec, dtype, files, names of tensors, tensors.
+# A draft model: its spec, dtype, files, names of tensors, tensors.
 DraftModel = tuple[str, str, list[Path], dict[str, str], Mapping[str, Any] | None]
 
 def end_masks() -> None: ...

@@ -20,7 +20,7 @@ from packhorse._native.session cimport Weights, allocation_of
 
 from packhorse.dtypes import native_dtype
 
-cdef double LOOK_S = 0.05  # how often the main thread looks for signals while it waits
+cdef double LOOK_S = 0.05  # seconds between two looks for signals, while the main thread waits
 
 
 cdef CGenerationOptions _options(given) except *:
@@ -146,7 +146,7 @@ def plan_generation(str spec_json, given, tuple draft=None):
 
 
 def end_masks():
-    """Before the interpreter ends: forbids calls of masks, and waits for those that run."""
+    """Forbids calls of masks, and waits for those that run. Called before the interpreter ends."""
     with nogil:
         c_end_masks()
 
@@ -159,7 +159,7 @@ os.register_at_fork(after_in_child=_forget_calls_of_masks)
 
 
 cdef class NativeMailbox:
-    """Which of several requests have news, by number."""
+    """Collects the numbers of requests that have news."""
 
     cdef shared_ptr[CMailbox] mailbox
 
@@ -200,7 +200,7 @@ cdef class NativeRequest:
                 return []
 
     def wait(self, timeout_s=None):
-        """Whether all sequences have ended, within `timeout_s` seconds."""
+        """Waits up to `timeout_s` seconds. True if all sequences have ended."""
         cdef cpp_bool done
         cdef double slice_s
         until = None if timeout_s is None else time.monotonic() + timeout_s
@@ -253,7 +253,7 @@ cdef class NativeRequest:
                 found.drafted_tokens, found.accepted_tokens)
 
     def listen(self, NativeMailbox mailbox not None, size_t number):
-        """From now on news are posted to the mailbox under this number."""
+        """Posts news to the mailbox under this number from now on."""
         with nogil:
             c_listen(deref(self.request), mailbox.mailbox, number)
 

@@ -9,7 +9,8 @@
 
 namespace packhorse {
 
-// The same limit as in a spec: a table has two rows for each distance.
+// Largest distance and number of buckets, equal to the limit in a spec: a table has two rows for
+// each distance.
 inline constexpr int kMostDistance = 1 << 14;
 
 inline void put_disentangled(Call& call, ScoreTerm& term,

@@ -169,7 +169,7 @@ class Call {
     if (stream_ != 0) device_io().order(stream_, device_io().stream());
   }
 
-  /// Whether the arrays of the call lie on the device.
+  /// True if the arrays of the call lie on the device.
   bool on_device() const { return on_device_; }
 
   void* allocate(size_t bytes) {
@@ -363,7 +363,7 @@ class Call {
     return {put_batch(cu_seqlens, tokens), put(ids), put(type_ids), put(position_ids)};
   }
 
-  /// Of calls that write where their arguments lie.
+  /// Waits for the device, in calls that write into their arguments.
   void finish() { device_.synchronize(); }
 
   /// The result of a call, in a buffer of the call's own.

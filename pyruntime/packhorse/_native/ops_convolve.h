@@ -17,8 +17,8 @@ using ConvolveSizes = std::vector<int32_t>;
 struct ConvolvePages {
   FloatArray rows;
   int64_t slots = 0;  // rows of a page
-  IntArray table;     // of sequences
-  IntArray kv_lens;   // likewise
+  IntArray table;     // pages of each sequence
+  IntArray kv_lens;   // tokens of each sequence so far
 };
 
 /// Heads, or heads and the rows of the state. Shapes fit together; `heads` has the rotation.

@@ -1,4 +1,4 @@
-// What operators in float8 need besides the arguments that they have in other dtypes.
+// Arguments that operators have in float8 alone: scales and where their arrays lie.
 #pragma once
 
 #include <algorithm>

@@ -89,7 +89,7 @@ inline py::object get_float8(Call& call, const TensorView& rows) {
   return host;
 }
 
-// What pages on the host have become: keys and values and, if there are any, their scales.
+// Copies pages back to the host: keys and values and, if there are any, their scales.
 inline std::vector<py::object> get_pages(Call& call, const PagedKvCache& pages) {
   if (pages.keys.dtype != DType::kFloat8) return {call.get(pages.keys), call.get(pages.values)};
   return {get_float8(call, pages.keys), get_float8(call, pages.values), call.get(pages.key_scales),

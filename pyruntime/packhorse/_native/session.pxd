@@ -139,7 +139,7 @@ cdef extern from "packhorse/session.h" namespace "packhorse" nogil:
 
 cdef class Weights:
     cdef unique_ptr[WeightSource] source
-    cdef object maker  # what `source` asks for tensors in memory
+    cdef object maker  # gives `source` the tensors in memory
 
 
 cdef allocation_of(const PlannedAllocation& plan)

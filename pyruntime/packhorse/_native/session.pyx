@@ -51,7 +51,7 @@ cdef class _Maker:
 
     cdef object tensors  # {name: tensor}
     cdef str name
-    cdef object array  # of that tensor; C-contiguous
+    cdef object array  # values of the tensor `name`; C-contiguous
 
     def __init__(self, tensors):
         self.tensors, self.name, self.array = tensors, None, None
@@ -80,7 +80,7 @@ cdef cpp_bool _make(void* maker, const string& name, TensorView& view) except Fa
 
 
 cdef class Weights:
-    """What a session loads from. Weights come from `tensors` ({name: an object with `data`, an
+    """Weights that a session loads. They come from `tensors` ({name: an object with `data`, an
     array, and `dtype`}) or, if that is None, from the safetensors `files`. `names` maps our names
     of tensors to theirs."""
 

@@ -52,10 +52,11 @@ def _ask() -> str | None:
 def _answer(
     generator: Any, messages: list[dict[str, str]], options: Mapping[str, Any]
 ) -> list[dict[str, str]]:
-    """What has been said after it; without the message where it cannot be answered."""
+    """Prints the answer to the last message. Returns the conversation with it, or without the
+    message if there is none."""
     try:
         stream = generator.chat(messages, stream=True, **options)
-    except ValueError as error:  # of this message, such as one beyond the context
+    except ValueError as error:  # the message is refused, for example one beyond the context
         if len(messages) == 1:
             raise
         print(f"packhorse: {error}", file=sys.stderr)

@@ -60,7 +60,7 @@ def read_marks(given: Sequence[str]) -> dict[str, float]:
 
 
 def _missed(comparison: Comparison, least: str | None, marks: dict[str, float]) -> list[str]:
-    """What of the requirements a dtype does not reach, in words."""
+    """Describes each requirement that a dtype does not meet."""
     found = []
     if least is not None and GRADES.index(comparison.verdict) < GRADES.index(least):
         found.append(f"is {comparison.verdict}, required {least}")

@@ -1,4 +1,4 @@
-"""What `packhorse evaluate` shows in a terminal."""
+"""Output of `packhorse evaluate` in a terminal."""
 
 from __future__ import annotations
 

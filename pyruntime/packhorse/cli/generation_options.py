@@ -11,7 +11,7 @@ import typer
 from packhorse.cli.options import Load, LoadBundle
 from packhorse.load_options import GENERATION, MACHINE
 
-ADAPTER = "adapter"  # what the one of --adapter is called
+ADAPTER = "adapter"  # name of the one that --adapter adds
 
 _FORM = "Form of the output (needs the extra structured)"
 
@@ -29,7 +29,7 @@ Adapter = Annotated[
 
 @dataclass(frozen=True)
 class Generating:
-    """How texts are generated; by default as the model's files say."""
+    """Options of how texts are generated; by default as the model's files say."""
 
     max_new_tokens: Annotated[
         int | None,
@@ -105,7 +105,7 @@ class Generating:
     ] = None
 
     def arguments(self) -> dict[str, Any]:
-        """What was given, as `TextModel.generate` names it."""
+        """The options that were given, as keyword arguments of `TextModel.generate`."""
         given = {
             **vars(self),
             "choices": self.choice or None,

@@ -25,7 +25,7 @@ def _form(found: Mapping[str, Any]) -> str:
 def show(found: Found) -> None:
     sections = {
         "Model": _model(found),
-        "What it gives": _gives(found),
+        "Outputs": _gives(found),
         "Text": _text(found["text"]),
         "A session of it": _session(found["session"]),
     }

@@ -25,7 +25,7 @@ Fields = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class FileRun:
-    """Which text is read, and by which model. file: "-" is stdin. load: arguments of
+    """A file of texts and the model that reads it. file: "-" is stdin. load: arguments of
     `TextModel.load`."""
 
     model: str

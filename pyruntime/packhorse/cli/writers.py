@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from packhorse import TextModel
 
 FORMATS = ("npy", "jsonl")
-_SUFFIXES = {".npy": "npy", ".jsonl": "jsonl", ".ndjson": "jsonl"}  # by the ends of names
+_SUFFIXES = {".npy": "npy", ".jsonl": "jsonl", ".ndjson": "jsonl"}  # ends of file names -> format
 
 
 class NpyWriter:
@@ -105,7 +105,7 @@ def check_output(path: Path | None, format: str | None, errors: str) -> str:
 
 
 def _is_stream(path: Path | None) -> bool:
-    """Whether the path is an existing pipe or device."""
+    """True if the path is an existing pipe or device."""
     return path is not None and path.exists() and not path.is_file()
 
 

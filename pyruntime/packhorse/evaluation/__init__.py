@@ -1,4 +1,5 @@
-"""How far a model in bfloat16, float16 or int8 is from float32, on text: needs the extra `text`."""
+"""Comparison of a model in bfloat16, float16 or int8 with float32, on text: needs the extra
+`text`."""
 
 from packhorse.evaluation.compare import evaluate
 from packhorse.evaluation.figure import draw

@@ -39,7 +39,7 @@ _TASKS: Mapping[str, type[Task]] = {
 
 
 def _is_quantized(stored: str) -> bool:
-    """Whether weights that are stored so give no session in float32."""
+    """True if weights stored in this dtype cannot be loaded in float32."""
     try:
         choose_dtype("float32", "cpu", stored)
     except ValueError:
@@ -48,8 +48,8 @@ def _is_quantized(stored: str) -> bool:
 
 
 def _choose_task(model: ModelPath, spec: Mapping[str, Any], load: Mapping[str, Any]) -> str:
-    """What the model is for. One of several vectors, or of masked words, is compared by its
-    embeddings."""
+    """The task that a model is compared by. A model that gives several kinds of vectors, or that
+    fills masks, is compared by its embeddings."""
     reading = {name: load[name] for name in READING if name in load}
     if LoadOptions(**reading).generates(model, dict(spec)):
         return "generate"
@@ -62,7 +62,7 @@ def _choose_task(model: ModelPath, spec: Mapping[str, Any], load: Mapping[str, A
 def _choose_dtypes(
     model: ModelPath, stored: str, device: str, reading: Mapping[str, Any], kv_tokens: int
 ) -> list[str]:
-    """All but float32 that the device and the files have."""
+    """Dtypes other than float32 that the device and the files have."""
     found = []
     for name in dtypes_of(device):
         try:

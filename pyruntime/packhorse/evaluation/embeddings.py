@@ -1,4 +1,4 @@
-"""What is compared of models that give vectors."""
+"""Comparison of models that give vectors."""
 
 from __future__ import annotations
 

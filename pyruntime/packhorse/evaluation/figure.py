@@ -10,21 +10,22 @@ from packhorse.evaluation import svg
 from packhorse.evaluation.measures import Comparison, Evaluation, Spread
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 330, 276, 50, 14, 66, 46
-_BINS, _LINES = 30, 2  # of a histogram; of measures above it
+_BINS, _LINES = 30, 2  # bins of a histogram; lines of measures above it
 _LONGEST = 50  # characters of a name
 _COLOURS = {"close": "#009e73", "usable": "#e69f00", "far": "#d55e00"}  # Okabe and Ito's palette
 
 
 class Bins(NamedTuple):
-    """counts [n] of the values between edges [n + 1]."""
+    """Histogram: counts [n] of the values between edges [n + 1]."""
 
     counts: list[int]
     edges: list[float]
 
 
 def bins_of(spread: Spread, number: int) -> Bins:
-    """As many bins of one width, from the smallest value to the largest; what is not finite is left
-    out. One bin where all values are the same to 12 digits, none where there are no values."""
+    """Histogram of `number` bins of one width, from the smallest value to the largest; what is not
+    finite is left out. It has one bin where all values are the same to 12 digits, none where there
+    are no values."""
     values = spread.values[np.isfinite(spread.values)]
     if not values.size:
         return Bins([], [])

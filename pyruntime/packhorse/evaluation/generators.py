@@ -1,4 +1,4 @@
-"""What is compared of a model that generates."""
+"""Comparison of models that generate."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from packhorse.generation.sampling import Sampling
 from packhorse.text import TextModel
 
 LONGEST = 512  # tokens of a text that are scored
-PROMPTS, PROMPT_TOKENS, NEW_TOKENS = 16, 64, 64  # of greedy continuations
+PROMPTS, PROMPT_TOKENS, NEW_TOKENS = 16, 64, 64  # prompts that are continued greedily
 _CHUNK = 16  # texts at a time, between reports
 
 
 class Generated(NamedTuple):
-    """logprobs, best [tokens of all texts but the first of each]; greedy: new tokens of prompts."""
+    """Results of a model. logprobs, best: [tokens of all texts but the first of each]; greedy: new
+    tokens of prompts."""
 
     logprobs: Float64s
     best: Any
@@ -103,7 +104,7 @@ class Generate(Task):
 
 
 def _common(found: Sequence[int], expected: Sequence[int]) -> int:
-    """How many tokens are the same before the first that is another."""
+    """Length of the common prefix."""
     pairs = zip(found, expected, strict=False)
     shorter = min(len(found), len(expected))
     return next((i for i, (a, b) in enumerate(pairs) if a != b), shorter)

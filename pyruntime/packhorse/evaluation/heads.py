@@ -1,4 +1,4 @@
-"""What is compared of models that give scores, labels and answers."""
+"""Comparison of models that give scores, labels or answers."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Classify(Task):
 
     def run(self, model: TextModel, items: Sequence[Any], report: Report) -> Any:
         classifier = classifier_of(model.session.config)
-        activation = default_activation(classifier)  # of pairs, too
+        activation = default_activation(classifier)  # that of texts, for pairs as well
         found = model.classify(items, top_k=None, activation=activation, progress=report)
         columns = {label: i for i, label in enumerate(model.labels)}
         scores = np.empty((len(found), len(columns)), np.float32)

@@ -8,12 +8,12 @@ from typing import Any
 Entry = str | Mapping[str, Any]
 Query = tuple[str, list[str]]
 
-_DOCUMENTS = 20  # of a query that is made of texts
+_DOCUMENTS = 20  # documents of a query that is made of texts
 _MOST = 200  # characters of a query or question that is made of a text
 
 
 def _fields(entry: Entry, number: int, names: Sequence[str]) -> list[Any]:
-    """Of an entry that is an object, the fields; None for those that it lacks."""
+    """The named fields of an entry, None for those that it lacks. A str is the first field."""
     if isinstance(entry, str):
         return [entry, *[None] * (len(names) - 1)]
     if not isinstance(entry, Mapping):
@@ -31,12 +31,12 @@ def _checked(value: object, number: int, name: str) -> str:
 
 
 def plain_texts(entries: Sequence[Entry]) -> list[str]:
-    """Of str, or of objects with "text"."""
+    """Texts of entries that are str, or objects with "text"."""
     return [_checked(_fields(entry, i, ["text"])[0], i, "text") for i, entry in enumerate(entries)]
 
 
 def texts_and_pairs(entries: Sequence[Entry]) -> list[str | tuple[str, str]]:
-    """Of str, or of objects with "text" and perhaps "text_pair"."""
+    """Texts and pairs of entries that are str, or objects with "text" and perhaps "text_pair"."""
     found: list[str | tuple[str, str]] = []
     for i, entry in enumerate(entries):
         text, other = _fields(entry, i, ["text", "text_pair"])
@@ -51,7 +51,8 @@ def _beginning(text: str) -> str:
 
 
 def questions(entries: Sequence[Entry]) -> list[tuple[str, str]]:
-    """(question, context): of objects with both; of a str, its first line and the whole of it."""
+    """Pairs of (question, context), from objects with both. A str is the context, and its first
+    line the question."""
     found = []
     for i, entry in enumerate(entries):
         if isinstance(entry, str):
@@ -63,8 +64,9 @@ def questions(entries: Sequence[Entry]) -> list[tuple[str, str]]:
 
 
 def queries(entries: Sequence[Entry]) -> list[Query]:
-    """(query, documents): of objects with both. Of str, 20 at a time are the documents, and the
-    first line of the first of them is the query; one that is left over alone is not used."""
+    """Pairs of (query, documents), from objects with both. Of str, 20 at a time are the documents,
+    and the first line of the first of them is the query; one that is left over alone is not
+    used."""
     if all(isinstance(entry, str) for entry in entries):
         texts = plain_texts(entries)
         if len(texts) < 2:

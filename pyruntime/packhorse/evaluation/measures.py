@@ -32,13 +32,13 @@ class Measure:
     usable: float | None = None
 
     def reaches(self, mark: float) -> bool:
-        """Whether the value is at least (or, where lower is better, at most) `mark`. Not a
-        number never is."""
+        """True if the value is at least `mark`, or at most where lower is better. False for NaN."""
         return self.value >= mark if self.better == "higher" else self.value <= mark
 
     @property
     def grade(self) -> Grade | None:
-        """By `close` and `usable`; None: the number has no part in the verdict."""
+        """Grade of the value by `close` and `usable`; None: the number has no part in the
+        verdict."""
         if self.close is None or self.usable is None:
             return None
         if self.reaches(self.close):
@@ -48,7 +48,7 @@ class Measure:
 
 @dataclass(frozen=True)
 class Spread:
-    """What a histogram shows: one value for each text, pair or token."""
+    """Values of a histogram: one for each text, pair or token."""
 
     title: str
     values: Float64s
@@ -83,7 +83,7 @@ class Comparison:
         return found
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON: what is no finite number is None."""
+        """Fields for JSON. Numbers that are not finite become None."""
         values = {one.name: one.value for one in self.measures}
         return {
             "dtype": self.dtype,
@@ -114,7 +114,7 @@ class Evaluation:
     comparisons: Sequence[Comparison]
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Fields for JSON."""
         return {
             "model": self.model,
             "reference": {"model": self.reference, "dtype": "float32", "device": "cpu"},

@@ -11,11 +11,11 @@ from packhorse.result import FloatArray
 from packhorse.text.tasks.embeddings import scale_to_length_1
 
 Float64s = npt.NDArray[np.float64]
-_MOST_ROWS = 1000  # of texts whose pairs are ranked: half a million pairs
+_MOST_ROWS = 1000  # texts at most whose pairs are ranked: half a million pairs
 
 
 def cosines(found: FloatArray, expected: FloatArray) -> Float64s:
-    """float64 [N]: of each row of `found` [N, columns] with the same row of `expected`."""
+    """Cosines float64 [N] of each row of `found` [N, columns] with that row of `expected`."""
     ours, theirs = scale_to_length_1(found), scale_to_length_1(expected)
     products: Float64s = (ours.astype(np.float64) * theirs).sum(axis=1)
     return products

@@ -7,7 +7,8 @@ from html import escape
 
 
 def text(x: float, y: float, text: str, anchor: str = "middle", extra: str = "") -> str:
-    """anchor: "start", "middle" or "end". extra: attributes, with a space before them."""
+    """Element for a text. anchor: "start", "middle" or "end". extra: attributes, with a space
+    before them."""
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{extra}>{escape(text)}</text>'
 
 

@@ -1,4 +1,4 @@
-"""What every comparison consists of."""
+"""Base class of the comparisons."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ class Task(ABC):
 
     @abstractmethod
     def items(self, entries: Sequence[Entry]) -> Sequence[Any]:
-        """What the method is called with. Raises ValueError naming texts[i]."""
+        """Arguments of the model's method, one for each entry. Raises ValueError naming
+        texts[i]."""
 
     @abstractmethod
     def run(self, model: TextModel, items: Sequence[Any], report: Report) -> Any:

@@ -1,4 +1,4 @@
-"""What drafts tokens for a session that generates (docs/generation.md)."""
+"""Draft models and n-gram drafts of a session that generates (docs/generation.md)."""
 
 from __future__ import annotations
 

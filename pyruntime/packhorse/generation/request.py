@@ -57,7 +57,8 @@ class GenerationRequest:
             self._native.listen(mailbox, number)
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Whether all sequences have ended, within so many seconds. Ctrl-C ends the waiting."""
+        """Waits for the end of all sequences, up to `timeout_s` seconds. True if they have ended.
+        Ctrl-C ends the waiting."""
         return self._native.wait(timeout_s)
 
     def cancel(self) -> None:
@@ -65,7 +66,7 @@ class GenerationRequest:
         self._native.cancel()
 
     def finish_reason(self, sequence: int = 0) -> FinishReason:
-        """Why a sequence has ended; "" while it has not."""
+        """Reason for which a sequence has ended; "" while it has not."""
         return self._native.finish_reason(self._number(sequence))
 
     def result(self, sequence: int = 0) -> GeneratedTokens:
@@ -83,7 +84,7 @@ class GenerationRequest:
         return [self.result(sequence) for sequence in range(self.sampling.n)]
 
     def so_far(self, sequence: int = 0) -> GeneratedTokens:
-        """What there is of a sequence at this moment."""
+        """Tokens of a sequence up to this moment."""
         number = self._number(sequence)
         ids, logprobs, top, score, reason, _error = self._native.result(number)
         wanted = self.sampling.logprobs

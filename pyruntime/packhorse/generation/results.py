@@ -1,4 +1,4 @@
-"""What a request has generated."""
+"""Results of generation: tokens, texts, reasons for the end, usage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the next token of a generated text is chosen, and when the text ends."""
+"""Sampling options: choice of the next token, and ends of a generated text."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ class GenerationSession(Session, generates=True):
             sampling = Sampling()
         if sampling.mask is not None:
             raise ValueError("sampling.mask is of one request alone: use submit for each prompt")
-        # What was submitted and has not ended, its sizes, and prompts to be submitted together.
+        # Requests that have not ended, their sizes, and prompts to be submitted together.
         running: deque[NativeRequest] = deque()
         sizes: deque[int] = deque()
         ready: list[Int32Array] = []
@@ -196,7 +196,7 @@ class GenerationSession(Session, generates=True):
 
     @property
     def stats(self) -> dict[str, int]:
-        """What the engine does at this moment, and what it has done since it was loaded.
+        """Counts of the engine: its state at this moment, and totals since it was loaded.
 
         "queued" and "running" sequences; "pages" of the cache, which are "pages_used" by running
         sequences, "pages_cached" for prompts that begin alike, or "pages_free"; "steps",
@@ -251,7 +251,8 @@ _sessions: weakref.WeakSet[GenerationSession] = weakref.WeakSet()
 
 
 def _close_all() -> None:
-    """Before the interpreter ends: an engine that is to call a mask would wait for it forever."""
+    """Closes sessions before the interpreter ends: an engine that is to call a mask would wait for
+    it forever."""
     native = sys.modules.get("packhorse._native.generation")
     if native is not None:
         native.end_masks()

@@ -1,4 +1,4 @@
-"""What one call of an operator (packhorse.ops) does before and after the computation."""
+"""Steps of one call of an operator (packhorse.ops) before and after the computation."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def _write(arrays: Iterable[Any], written: Iterable[FloatArray]) -> None:
 def _put_pages(
     call: OperatorCall, keys: Any, values: Any, key_scales: Any, value_scales: Any
 ) -> tuple[Any, ...]:
-    """What the native operators take."""
+    """The pages as arguments of the native operators."""
     names = ("keys", "values", "key_scales", "value_scales")
     return tuple(
         None if array is None else call.put_rows(name, array)

@@ -17,7 +17,7 @@ _SEEN = np.int32(-(2**31))
 
 
 class Sampled(NamedTuple):
-    """What `sample` has chosen from n rows of logits."""
+    """Tokens that `sample` has chosen from n rows of logits."""
 
     tokens: npt.NDArray[np.int32]
     """[n], -1 where no token was allowed."""

@@ -1,4 +1,4 @@
-"""How many replicas a deployment should have, by the tokens that wait in them."""
+"""Policy for the number of replicas of a deployment, by the tokens that wait in them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class QueuedTokens:
     """
 
     def __init__(self, target_queued_tokens: int, target_ongoing_requests: int) -> None:
-        """How many tokens and requests a replica should have. Raises ValueError below 1."""
+        """Sets the tokens and requests that a replica should have. Raises ValueError below 1."""
         for name, value in (
             ("target_queued_tokens", target_queued_tokens),
             ("target_ongoing_requests", target_ongoing_requests),

@@ -27,7 +27,7 @@ _MOST_BLOCKS = 10_000  # fragments share blocks from there on: Ray keeps an acco
 
 @dataclass(frozen=True)
 class Embedded:
-    """What a call of `embed` did.
+    """Result of a call of `embed`.
 
     output     the folder
     fragments  how many parts of the input there are, each with a file in the folder
@@ -218,7 +218,7 @@ def _run(
         )
         try:
             yield from dataset.iter_rows()
-        except ray.exceptions.RayError as error:  # its last line is what a worker itself raised
+        except ray.exceptions.RayError as error:  # its last line is the error of a worker itself
             said = str(error).strip().rpartition("\n")[2]
             raise RuntimeError(f"the workers cannot go on: {said}") from error
 
@@ -238,7 +238,7 @@ def _cpus(num_cpus: int | None, num_gpus: float) -> int:
 
 
 def _room(cpus: int, num_gpus: float) -> int:
-    """How many workers the cluster has room for now. Raises ValueError for none."""
+    """Number of workers that the cluster has room for now. Raises ValueError for none."""
     import ray
 
     room = 0

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 from pyarrow import fs
 
-_HIDDEN = (".", "_")  # what names begin with that readers pass over
-_STAGING = "_temporary"  # what is not finished
-# What is written there appears when it is complete, and cannot be renamed.
+_HIDDEN = (".", "_")  # readers pass over names that begin so
+_STAGING = "_temporary"  # folder of unfinished files
+# Filesystems where a file appears only when it is complete, and cannot be renamed.
 _OBJECT_STORES = ("s3", "gcs", "abfs")
 
 
@@ -126,8 +126,8 @@ class Folder:
         return path
 
     def partial(self, name: str) -> int:
-        """How many writers of this file have not finished: those at work, and those that were
-        killed. 0 in an object store."""
+        """Number of unfinished writers of this file: those at work, and those that were killed. 0
+        in an object store."""
         if self._filesystem.type_name in _OBJECT_STORES:
             return 0
         infos = self._filesystem.get_file_info(fs.FileSelector(self._staging()))

@@ -13,9 +13,7 @@ if TYPE_CHECKING:
 
     from packhorse.serve import Settings
 
-_MOST_REQUESTS = (
-    4096  # that a replica holds: its own queue packs them, and refuses what is too much
-)
+_MOST_REQUESTS = 4096  # in a replica: its own queue packs them, and refuses those that are too many
 
 
 def deployment(
@@ -117,7 +115,7 @@ def _replica(settings: Settings) -> Any:
     class Replica:
         """One server. Ray Serve asks it how it is, and how much waits in it."""
 
-        app: Any  # of `serve.ingress`, which runs its lifespan: that loads the models
+        app: Any  # set by `serve.ingress`, which runs its lifespan: that loads the models
 
         def check_health(self) -> None:
             if not self.app.state.service.healthy:

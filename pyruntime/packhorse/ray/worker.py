@@ -1,4 +1,4 @@
-"""What an actor does with fragments: reads one, embeds its texts, writes its file of results."""
+"""Work of an actor on a fragment: reads it, embeds its texts, writes its file of results."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from packhorse.ray.embedder import Embedder
 from packhorse.ray.fragments import Fragment, read
 from packhorse.ray.places import Folder
 
-_MOST_DEATHS = 5  # of workers over one fragment: then it is taken for what kills them
+_MOST_DEATHS = 5  # deaths of workers over one fragment: then it is taken for what kills them
 
 
 class EmbeddingJob(NamedTuple):
-    """What is the same for all fragments. It can be pickled.
+    """Arguments that are equal for all fragments. It can be pickled.
 
     embedder  arguments of `Embedder`, without the model
     keep      columns of the input that the output has, too; None: all

@@ -124,7 +124,7 @@ class Application(Starlette):
         if self._direct and scope["type"] == "http":
             await self._routes(scope, receive, send)
         else:
-            # What stands between changes the answer: it goes through all of that.
+            # Middleware changes the answer: nothing may be written to the connection past it.
             scope.get("extensions", {}).pop(HTTP_CONNECTION, None)
             await super().__call__(scope, receive, send)
 

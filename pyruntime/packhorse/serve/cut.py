@@ -9,7 +9,9 @@ from packhorse.serve.models.model import ServedModel
 
 
 class Cut(NamedTuple):
-    """truncation  whether longer texts are cut, rather than refused
+    """Limit of a text.
+
+    truncation  whether longer texts are cut, rather than refused
     max_length  the most tokens of a text, special ones included; None: as many as the model takes
     """
 
@@ -27,7 +29,7 @@ def tokens_kept(fields: Fields, name: str, most: int) -> int | None:
 
 
 def read_cut(fields: Fields, model: ServedModel, truncation: bool) -> Cut:
-    """By vLLM's `truncate_prompt_tokens`; where it is left out, all that the model takes is kept,
-    and more is cut if `truncation` says so."""
+    """Reads vLLM's `truncate_prompt_tokens`; where it is left out, all that the model takes is
+    kept, and more is cut if `truncation` says so."""
     kept = tokens_kept(fields, "truncate_prompt_tokens", model.text.max_length)
     return Cut(truncation) if kept is None else Cut(True, kept)

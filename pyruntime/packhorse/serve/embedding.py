@@ -65,8 +65,9 @@ def embedding_task(
     normalize: bool | None = None,
     dtype: EmbeddingDtype = "float32",
 ) -> AnyTask:
-    """normalize: None: as the model does, and to length 1 again where dimensions are cut off such
-    vectors. The other options are those of `TextModel.embed`. Raises ServeError."""
+    """Makes the task of embedding. normalize: None: as the model does, and to length 1 again where
+    dimensions are cut off such vectors. The other options are those of `TextModel.embed`. Raises
+    ServeError."""
     if inputs.ids and prompt_name is not None:
         raise ServeError("validation", "prompt_name goes before texts, and the inputs are ids")
     return model.task(
@@ -104,7 +105,7 @@ def vectors_reply(
             check_finite(rows)
         return json_reply(content, headers=headers)
     body = to_json(content)
-    if b"null" in body:  # what is not finite is written so, and the text is looked through fast
+    if b"null" in body:  # numbers that are not finite are written so, and this search is fast
         for rows in vectors:
             check_finite(rows)
     return Reply(body, headers=headers)

@@ -32,7 +32,7 @@ from packhorse.serve.settings import Settings
 _SWITCH_S = 0.0005  # Python's 5 ms are longer than most requests take
 _BACKLOG = 2048
 _YOUNG = 20_000  # objects that are made, less those freed, until Python looks for circles of them
-_LOOK_S = 0.05  # how often a server that ends looks whether all requests have ended
+_LOOK_S = 0.05  # seconds between two looks whether all requests of a server that ends have ended
 _END_S = 1.0  # for requests that were given up
 _EXIT_S = 3.0  # for threads of models, when all requests have ended
 
@@ -182,8 +182,8 @@ def _run(settings: Settings) -> None:
 
 
 def _calm_collector() -> None:
-    """What is there now stays: Python's collector of garbage need not look through it again and
-    again. Requests leave hardly any circles."""
+    """Exempts all objects so far from Python's garbage collector, which need not look through them
+    again and again. Requests leave hardly any reference cycles."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(_YOUNG)

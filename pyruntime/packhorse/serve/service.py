@@ -1,4 +1,4 @@
-"""What all routes of a server share: its settings, models, threads and metrics."""
+"""Shared state of a server's routes: its settings, models, threads and metrics."""
 
 from __future__ import annotations
 

@@ -53,8 +53,8 @@ class Batcher:
         _batchers.add(self)
 
     def _reset(self) -> None:
-        self._lock = threading.Lock()  # of the two below; never held while anything is computed
-        self._parts: list[_Waiting] = []  # of callers that lead or wait, the oldest first
+        self._lock = threading.Lock()  # for the two below; never held while anything is computed
+        self._parts: list[_Waiting] = []  # parts of callers that lead or wait, the oldest first
         self._leader: _Waiting | None = None
 
     def __reduce__(self) -> tuple[Callable[[EncoderSession], Batcher], tuple[EncoderSession]]:
@@ -95,7 +95,7 @@ class Batcher:
         finally:
             try:
                 self._leave(part)
-            except BaseException:  # of a signal's handler: what was begun is done again
+            except BaseException:  # a signal's handler has raised: what was begun is done again
                 self._leave(part)
                 raise
         if part.error is not None:
@@ -109,7 +109,8 @@ class Batcher:
             for other in together[1:]:
                 other.done = True
         except Exception as error:
-            # On the main thread it may be of a signal's handler: the others run again, without it.
+            # A signal's handler may have raised it on the main thread: the others run again,
+            # without it.
             if not _on_main_thread():
                 for other in together[1:]:
                     other.error, other.done = error, True
@@ -142,7 +143,7 @@ class Batcher:
 
 
 def _on_main_thread() -> bool:
-    """Whether a signal's handler may run in this thread."""
+    """True if a signal's handler may run in this thread."""
     return threading.get_ident() == threading.main_thread().ident
 
 
@@ -150,7 +151,8 @@ _batchers: weakref.WeakSet[Batcher] = weakref.WeakSet()
 
 
 def _forget_callers() -> None:
-    """In a forked child: the threads of its parent are not there, its session refuses to run."""
+    """Empties batchers in a forked child: the threads of its parent are not there, its session
+    refuses to run."""
     for batcher in _batchers:
         batcher._reset()
 

@@ -1,4 +1,4 @@
-"""What may be wrong with a text, said with its number."""
+"""Checks of texts and their tokens. Messages name the number of the text."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def check_size(i: int, size: int, max_length: int) -> None:
 def encode_rows(
     encode: Callable[[list[Text]], list[Encoded]], rows: Sequence[Text], first: int, how: str
 ) -> list[Encoded]:
-    """What `encode` makes of `rows`. Raises ValueError naming the row that cannot be encoded."""
+    """Calls `encode` with `rows`. Raises ValueError naming the row that cannot be encoded."""
     try:
         return encode(list(rows))
     except BaseException as error:  # the package raises nothing narrower

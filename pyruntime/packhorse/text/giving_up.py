@@ -19,7 +19,7 @@ class GaveUpError(Exception):
 
 @contextmanager
 def giving_up(when: Callable[[], bool]) -> Iterator[None]:
-    """In this block, on this thread, `checkpoint` raises GaveUpError once `when()` is true, and
+    """Has `checkpoint` raise GaveUpError in this block, on this thread, once `when()` is true, and
     ValueError for more characters than `MOST_AT_ONCE`."""
     token = _given_up.set(when)
     try:

@@ -32,8 +32,8 @@ class Request(NamedTuple):
     places: Sequence[Int32Array] | None = None
 
     def ends(self) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
-        """How many tokens, sequences and predictions the first i sequences have together, for i
-        from 0 to the number of sequences."""
+        """Numbers of tokens, sequences and predictions that the first i sequences have together,
+        for i from 0 to the number of sequences."""
         count = len(self.ids)
         tokens = [0, *accumulate(row.size for row in self.ids)]
         if self.places is None:
@@ -41,7 +41,7 @@ class Request(NamedTuple):
         return tokens, range(count + 1), [0, *accumulate(row.size for row in self.places)]
 
     def part(self, which: slice) -> Request:
-        """Some of its sequences."""
+        """A request of some of its sequences."""
         return Request(
             self.ids[which],
             None if self.type_ids is None else self.type_ids[which],
@@ -80,7 +80,7 @@ class PartRunner:
         self._shapes = session.outputs
 
     def fits(self, size: Size) -> bool:
-        """Whether one batch may hold so much."""
+        """True if one batch may hold so much."""
         return all(number <= limit for number, limit in zip(size, self.limits, strict=True))
 
     def numbers(self, request: Request) -> int:
@@ -105,7 +105,7 @@ class PartRunner:
         }
         most = self.limits[0] if max_tokens is None else min(max_tokens, self.limits[0])
         parts = []
-        # What exceeds a batch by itself the session refuses.
+        # The session refuses a sequence that exceeds a batch by itself.
         for first, last in batch_ranges(ends, (most, *self.limits[1:])):
             size = ends[0][last] - ends[0][first], last - first, ends[2][last] - ends[2][first]
             out: dict[str, FloatArray] = {
@@ -116,7 +116,7 @@ class PartRunner:
         return RunResult(arrays, np.array(ends[0], np.int32)), parts
 
     def _as_one_part(self, request: Request) -> tuple[RunResult, list[Part]]:
-        """The same for a request of one sequence, in fewer steps."""
+        """`cut` for a request of one sequence, in fewer steps."""
         tokens = request.ids[0].size
         size = tokens, 1, 0 if request.places is None else request.places[0].size
         arrays: dict[OutputName, FloatArray] = {
@@ -135,7 +135,7 @@ class PartRunner:
             self._run_together(parts)
 
     def _counted(self, name: OutputName) -> int:
-        """Which number of a `Size` counts the rows of an output."""
+        """Index of the number in a `Size` that counts the rows of an output."""
         return 2 if name == "predictions" else 0 if self._shapes[name].per_token else 1
 
     def _run_alone(self, part: Part) -> None:
@@ -161,7 +161,7 @@ class PartRunner:
 
 
 def _packed(requests: Sequence[Request]) -> PackedTokens[Int32Array]:
-    """All their sequences as one batch. They are of one kind."""
+    """Packs the sequences of requests of one kind into one batch."""
     ids = list(chain.from_iterable(request.ids for request in requests))
     ends = np.array([0, *accumulate(row.size for row in ids)], np.int32)
     if requests[0].type_ids is None:
@@ -177,7 +177,7 @@ def _joined(rows: Sequence[Int32Array]) -> Int32Array:
 
 
 def _rows(requests: Sequence[Request]) -> Int32Array | None:
-    """Which tokens of their batch predictions are of; None where there are to be none."""
+    """Rows of the batch that have predictions; None where there are none."""
     if requests[0].places is None:
         return None
     rows, begin = [], 0

@@ -1,4 +1,4 @@
-"""What the tasks of a `TextModel` hold: texts to tokens, tokens to rows, any number of them."""
+"""Running of the tasks of a `TextModel`: texts to tokens, tokens to rows, any number of them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Found = TypeVar("Found", covariant=True)
 
 
 class Task(Protocol[Item, Kept, Found]):
-    """What becomes of texts: one call of a method of `TextModel`, with its arguments."""
+    """One call of a method of `TextModel`, with its arguments: texts to tokens, rows to results."""
 
     def prepare(self, items: list[Item], first: int) -> tuple[Request, Kept]:
         """Items, of which the first has this number, to tokens, and what `finish` needs besides.
@@ -58,7 +58,7 @@ class TextRunner:
         types = stem_of(session.config).get("type_vocab_size", 0)
         self._num_types = types if types > 1 and tokenizer.config.type_ids else 0
         self._batcher = Batcher(session) if isinstance(session, EncoderSession) else None
-        self.most_windows: int | None = None  # of all texts that are prepared together
+        self.most_windows: int | None = None  # in all texts that are prepared together
 
     @property
     def encoder(self) -> EncoderSession:
@@ -76,12 +76,12 @@ class TextRunner:
         return longest
 
     def longest(self, max_length: int | None) -> int:
-        """Where a call truncates that has this `max_length`. Raises ValueError for too much."""
+        """Limit of tokens of a call with this `max_length`. Raises ValueError for too much."""
         return self.max_length if max_length is None else self._check_length(max_length)
 
     @property
     def _table(self) -> int:
-        """How many entries the model's embedding table has."""
+        """Number of entries of the model's embedding table."""
         return int(stem_of(self.session.config)["vocab_size"])
 
     def encode(self, texts: Sequence[Text], first: int, max_length: int, **options: Any) -> Tokens:

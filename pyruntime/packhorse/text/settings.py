@@ -1,4 +1,4 @@
-"""What a model's files and the caller say about a text: how long it may be, what goes before it."""
+"""Limits of length and prompts of texts, as a model's files and the caller ask for them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 
 def longest_sequence(config: Mapping[str, Any], wanted: int | None) -> int:
-    """Where to truncate: as wanted, or as a valid spec says. Raises ValueError for too much."""
+    """Limit of tokens of a text: as wanted, or as a valid spec says. Raises ValueError for too
+    much."""
     positions = stem_of(config)["positions"]
     limit = int(config.get("max_seqlen") or positions["count"] - positions.get("offset", 0))
     if wanted is None:

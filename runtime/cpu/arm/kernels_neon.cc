@@ -1,3 +1,3 @@
 #define PACKHORSE_ISA neon
 #define PACKHORSE_KERNELS kNeonKernels
-#include "cpu/kernels_body.h"
+#include "cpu/isa/kernels_body.inc"

@@ -1,3 +1,3 @@
 #define PACKHORSE_ISA neon_dot
 #define PACKHORSE_KERNELS kNeonDotKernels
-#include "cpu/kernels_body.h"
+#include "cpu/isa/kernels_body.inc"

@@ -1,3 +1,3 @@
 #define PACKHORSE_ISA neon_matmul
 #define PACKHORSE_KERNELS kNeonMatmulKernels
-#include "cpu/kernels_body.h"
+#include "cpu/isa/kernels_body.inc"

@@ -5,11 +5,12 @@
 
 #include "core/float_convert.h"
 #include "core/math.h"
-#include "cpu/gemm_engine.h"
-#include "cpu/gemm_int8.h"
-#include "cpu/kernels.h"
-#include "cpu/profile.h"
-#include "cpu/rowwise.h"
+#include "cpu/common/profile.h"
+#include "cpu/common/rows.h"
+#include "cpu/gemm/gemm_engine.h"
+#include "cpu/gemm/gemm_int8.h"
+#include "cpu/isa/kernels.h"
+#include "cpu/threads/one_thread.h"
 
 namespace packhorse::cpu {
 namespace {
@@ -21,7 +22,7 @@ int64_t panel_bytes(int64_t in_features, DType dtype) {
   return round_up(bytes, kPieceBytes) * kPanelColumns;
 }
 
-// Behind the panels of int8 come the sums of the weights of each column.
+// Returns the sums of the weights of each column, which lie behind the panels of int8.
 const int32_t* column_sums(const void* packed, int64_t in_features, int64_t out_features) {
   return reinterpret_cast<const int32_t*>(static_cast<const char*>(packed) +
                                           panels_of(out_features) *
@@ -174,7 +175,7 @@ void pack_panels(const void* weight, DType, int64_t in_features, int64_t out_fea
   });
 }
 
-// There is no library that has threads of its own.
+// Nothing to limit here: no library with threads of its own is in use.
 void use_one_thread() {}
 OneThreadScope::OneThreadScope() = default;
 OneThreadScope::~OneThreadScope() = default;

@@ -1,9 +1,9 @@
-#include "cpu/processor.h"
+#include "cpu/isa/processor.h"
 
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
 
-#include "cpu/kernels.h"
+#include "cpu/isa/kernels.h"
 
 namespace packhorse::cpu {
 
@@ -11,7 +11,8 @@ CpuFeatures cpu_features() {
   const unsigned long first = getauxval(AT_HWCAP), second = getauxval(AT_HWCAP2);
   const bool dot = (first & HWCAP_ASIMDDP) != 0;
   const bool matmul = (second & HWCAP2_BF16) != 0 && (second & HWCAP2_I8MM) != 0;
-  // Without the instructions for it bfloat16 is converted to float32 in registers.
+  // True for every processor: bfloat16 is converted to float32 in registers where there are no
+  // instructions for it.
   return {.isa = dot && matmul ? Isa::kNeonMatmul
                  : dot         ? Isa::kNeonDot
                                : Isa::kNeon,

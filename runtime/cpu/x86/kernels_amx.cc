@@ -1,3 +1,3 @@
 #define PACKHORSE_ISA amx
 #define PACKHORSE_KERNELS kAmxKernels
-#include "cpu/kernels_body.h"
+#include "cpu/isa/kernels_body.inc"

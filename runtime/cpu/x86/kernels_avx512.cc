@@ -1,3 +1,3 @@
 #define PACKHORSE_ISA avx512
 #define PACKHORSE_KERNELS kAvx512Kernels
-#include "cpu/kernels_body.h"
+#include "cpu/isa/kernels_body.inc"

@@ -14,10 +14,11 @@
 #include <vector>
 
 #include "core/format.h"
-#include "cpu/gemm_engine.h"
-#include "cpu/kernels.h"
-#include "cpu/profile.h"
-#include "cpu/rowwise.h"
+#include "cpu/common/profile.h"
+#include "cpu/common/rows.h"
+#include "cpu/gemm/gemm_engine.h"
+#include "cpu/isa/kernels.h"
+#include "cpu/threads/one_thread.h"
 #include "cpu/x86/onednn_matmul.h"
 #include "packhorse/error.h"
 
@@ -259,7 +260,7 @@ class OneDnnGemm final : public Gemm {
     }
   }
 
-  // Whether so few rows are multiplied by multiply_stripe_, which gives them the same bits.
+  // Returns whether so few rows are multiplied by multiply_stripe_, which gives them the same bits.
   bool in_stripes(int64_t rows) const { return rows <= kSkinnyRows && multiply_stripe_ != nullptr; }
 
   void run_stripes(const Block& block, int64_t first, int64_t columns) const {
@@ -356,7 +357,7 @@ class OneDnnGemm final : public Gemm {
   GemmWorkers& workers_;
   mutable std::array<std::optional<Kernel>, kRowCounts.size()> panel_;
   mutable std::array<std::optional<Kernel>, kRowCounts.size()> last_panel_;
-  mutable std::vector<AllPanels> all_panels_;  // in descending order of rows
+  mutable std::vector<AllPanels> all_panels_;  // by descending number of rows
   std::array<bool, kRowCounts.size()> usable_ = {};
   void (*multiply_stripe_)(const MultiplyStripe&) = nullptr;
   int64_t chunk_ = 0;  // MultiplyStripe::chunk

@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "core/format.h"
-#include "cpu/gemm_int8.h"
-#include "cpu/kernels.h"
-#include "cpu/processor.h"
-#include "cpu/profile.h"
-#include "cpu/rowwise.h"
+#include "cpu/common/profile.h"
+#include "cpu/common/rows.h"
+#include "cpu/gemm/gemm_int8.h"
+#include "cpu/isa/kernels.h"
+#include "cpu/isa/processor.h"
 #include "cpu/x86/onednn_matmul.h"
 #include "packhorse/error.h"
 
@@ -72,7 +72,7 @@ class Int8Gemm final : public Gemm {
   const PackedLayout layout_;
   GemmWorkers& workers_;
   void (*const dequantize_)(const DequantizeRows&);
-  mutable std::vector<SizedKernels> kernels_;  // in descending order of rows
+  mutable std::vector<SizedKernels> kernels_;  // by descending number of rows
   void (*multiply_stripe_)(const MultiplyStripe&) = nullptr;
 };
 
@@ -99,7 +99,7 @@ void Int8Gemm::run_piece(const Block& block, int64_t begin, int64_t columns) con
   const Int8Weight weight(block.weight, layout_.bytes, shape_.out_features);
   auto* sums = static_cast<int32_t*>(block.tile);
   if (in_stripes(block.rows)) {
-    // They come from memory while the stripe is multiplied.
+    // Prefetches scales and sums: they come from memory while the stripe is multiplied.
     for (int64_t i = 0; i < columns; i += kLineFloats) {
       __builtin_prefetch(weight.scales + begin + i);
       __builtin_prefetch(weight.sums + begin + i);

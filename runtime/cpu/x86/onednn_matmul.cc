@@ -5,8 +5,8 @@
 #include <optional>
 
 #include "core/format.h"
-#include "cpu/kernels.h"
-#include "cpu/profile.h"
+#include "cpu/common/profile.h"
+#include "cpu/isa/kernels.h"
 #include "packhorse/error.h"
 
 namespace packhorse::cpu {

@@ -8,8 +8,8 @@
 #include <memory>
 #include <vector>
 
-#include "cpu/gemm_engine.h"
-#include "cpu/kernels.h"
+#include "cpu/gemm/gemm_engine.h"
+#include "cpu/isa/kernels.h"
 
 namespace packhorse::cpu {
 
@@ -29,21 +29,21 @@ struct PackedLayout {
   PackedLayout(int64_t in_features, int64_t out_features, DType dtype);
 
   int64_t panels;
-  int64_t columns;       // in every panel but the last
-  int64_t last_columns;  // in the last panel
+  int64_t columns;       // columns of every panel but the last
+  int64_t last_columns;  // columns of the last panel
   dnnl::memory::desc full;
   dnnl::memory::desc last;
-  size_t panel_bytes;   // of every panel but the last
-  size_t stripe_bytes;  // of kStripeColumns columns; only if is_in_stripes
+  size_t panel_bytes;   // bytes of every panel but the last
+  size_t stripe_bytes;  // bytes of kStripeColumns columns; only if is_in_stripes
   size_t bytes;
 
-  /// Where the stripe with a column begins, in bytes; only if is_in_stripes.
+  /// Returns the byte at which the stripe with a column begins; only if is_in_stripes.
   size_t stripe_offset(int64_t column) const {
     return static_cast<size_t>(column / kStripeColumns) * stripe_bytes;
   }
 };
 
-/// Whether oneDNN's layout is that of MultiplyStripe, stripe after stripe.
+/// Returns whether oneDNN's layout is that of MultiplyStripe, stripe after stripe.
 bool is_in_stripes(const PackedLayout& layout, DType dtype);
 
 /// Packs one panel of a matrix [out_features, in_features] of dtype `from` into its place in
@@ -51,7 +51,7 @@ bool is_in_stripes(const PackedLayout& layout, DType dtype);
 void pack_panel(const PackedLayout& layout, const void* weight, DType from, int64_t panel,
                 void* packed);
 
-/// What each worker thread needs to run any kernel.
+/// State of each worker thread that oneDNN's kernels need: a stream and a scratchpad.
 struct GemmWorkers {
   explicit GemmWorkers(int count);
   /// Grows every scratchpad to at least `bytes` bytes.

@@ -1,11 +1,11 @@
-#include "cpu/processor.h"
+#include "cpu/isa/processor.h"
 
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <dnnl.hpp>
 
-#include "cpu/kernels.h"
+#include "cpu/isa/kernels.h"
 
 namespace packhorse::cpu {
 namespace {

@@ -67,7 +67,7 @@ inline AttentionAlgorithm choose_algorithm(AttentionAlgorithm asked, bool has_ho
   throw InvalidArgument("attention: unknown algorithm");
 }
 
-/// Which of the Hopper kernels a batch needs. One that finds none of its sequences ends at once.
+/// The Hopper kernels that a batch needs. A kernel that finds none of its sequences ends at once.
 struct HopperKernels {
   bool tiles = true;
   bool warps = false;

@@ -15,7 +15,7 @@
 
 namespace packhorse::cuda {
 
-/// How the work is divided between warpgroups, blocks and SMs. A warpgroup always owns 64 query
+/// Division of the work between warpgroups, blocks and SMs. In every plan a warpgroup owns 64 query
 /// rows.
 enum class AttentionPlan : uint8_t {
   kSingleTile,  // one warpgroup per block, four blocks per SM; every sequence fits one key tile

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "cuda/device/graph_bounds.h"
+
 namespace packhorse::cuda {
 
 /// The longest sequences, in keys, and the widest heads, in columns, that the two kernels of
@@ -17,13 +19,11 @@ inline constexpr int kGroupedHeadDim = 128;
 inline constexpr int kDisentangledHeadDim = 128;
 inline constexpr int kDisentangledSm90HeadDim = 64;
 
-/// Sequences of up to so many queries and keys are computed by single warps on Hopper
-/// (attention/short/warps.h), for heads of up to so many columns.
-inline constexpr int kWarpTokens = 32;
+/// The widest heads, in columns, of sequences that single warps compute on Hopper.
 inline constexpr int kWarpHeadDim = 128;
 
-/// Whether a sequence goes to the warps, in a layer that they take. It looks at the sequence's own
-/// lengths alone: its bits must not depend on the rest of the batch.
+/// Tells whether the warp kernel computes a sequence, in a layer whose heads it takes. Only the
+/// sequence's own lengths decide, because its bits must not depend on the rest of the batch.
 constexpr bool computed_by_warps(int32_t q_length, int32_t k_length) {
   return q_length <= kWarpTokens && k_length <= kWarpTokens;
 }

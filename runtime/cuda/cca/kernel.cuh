@@ -1,18 +1,19 @@
-// The kernels of compressed convolutional attention by tensor cores (cca_tile.cuh).
+// The kernels of compressed convolutional attention by tensor cores (cca/tile.cuh).
 #pragma once
 
 #include "cuda/cca/shares.cuh"
 #include "cuda/cca/tile.cuh"
-#include "cuda/launch.cuh"
+#include "cuda/common/launch.cuh"
 
 namespace packhorse::cuda {
 
-/// A warp for every 32 columns of a tile: then a multiprocessor has sixteen warps with few
-/// registers and little code each.
+/// The tile of large batches. A warp for every 32 columns: then a multiprocessor has sixteen warps
+/// with few registers and little code each.
 template <class T, int D>
 using ManyTile = CcaTile<T, D, D / 32, 512>;
 
-/// Many rows. A block keeps the weights of its head, and its warps go from tile to tile.
+/// Computes large batches. A block keeps the weights of its head, and its warps go from tile to
+/// tile.
 template <class T, int D>
 __global__ void __launch_bounds__(512, 1)
     cca_kernel(const __grid_constant__ CcaArgs args, CcaShares shares) {
@@ -30,7 +31,7 @@ __global__ void __launch_bounds__(512, 1)
   const int heads = args.num_heads + args.num_kv_heads;
   const int32_t* const begins = args.batch.cu_seqlens;
   const int warp_of_tile = work.warp % Tile::kWarpsOfTile;
-  int begin = 0;  // of the sequence of the tile before
+  int begin = 0;  // first row of the sequence that the tile before lies in
   int end = 0;
   for (int first = (share.part * Tile::kTiles + work.warp / Tile::kWarpsOfTile) * Tile::kRows;
        first < work.tokens; first += share.parts * Tile::kTiles * Tile::kRows) {
@@ -41,7 +42,7 @@ __global__ void __launch_bounds__(512, 1)
     }
     const bool plain = first - begin >= 2 && first + Tile::kRows <= end;
     if (!plain) work.template look_back<false>(first);
-    // Of every so many rows, the warps of each head shift the values of one.
+    // Shifts the values of every `heads`-th row, so that the warps of all heads share this work.
     const int shifted = (head - first % heads + heads) % heads;
     work.shift(first, shifted + warp_of_tile * heads, Tile::kWarpsOfTile * heads, plain);
     work.run(first, plain);
@@ -51,8 +52,8 @@ __global__ void __launch_bounds__(512, 1)
 template <class T, int D>
 using SkinnyTile = CcaTile<T, D, D / 32, 256>;
 
-/// As many rows as the tiles of one block have. The block itself keeps its head's latents when it
-/// has read the state. The block after those of heads has the values.
+/// Computes a small batch: as many rows as the tiles of one block have. The block itself keeps its
+/// head's latents when it has read the state. The block after those of heads has the values.
 template <class T, int D>
 __global__ void __launch_bounds__(256, 1) cca_skinny_kernel(const __grid_constant__ CcaArgs args) {
   using Tile = SkinnyTile<T, D>;

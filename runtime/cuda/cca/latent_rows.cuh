@@ -1,9 +1,8 @@
-// Where the latents of tokens lie: in the batch, or in the pages that keep the end of each
-// sequence.
+// The rows of tokens' latents: in the batch, or in the pages that keep the end of each sequence.
 #pragma once
 
-#include "cuda/rowwise/row.cuh"
-#include "cuda/rowwise/token_position.cuh"
+#include "cuda/common/token_position.cuh"
+#include "cuda/common/vector.cuh"
 #include "ops/args/cca.h"
 
 namespace packhorse::cuda {
@@ -11,9 +10,9 @@ namespace packhorse::cuda {
 /// A token's place in its sequence.
 struct LatentPlace {
   int sequence;
-  int begin;     // of the sequence in the batch
-  int end;       // likewise
-  int position;  // of the token in the whole sequence
+  int begin;     // first row of the sequence in the batch
+  int end;       // row after its last one in the batch
+  int position;  // position of the token in the whole sequence
 
   __device__ LatentPlace(const CcaArgs& args, int sequences, int token) {
     const int32_t* begins = args.batch.cu_seqlens;
@@ -31,8 +30,8 @@ struct LatentPlace {
   }
 };
 
-/// A row of a tensor whose strides are numbers of 32 bits, which makes one instruction of a
-/// product.
+/// Returns a row of a tensor whose strides are 32-bit numbers, which makes the product one
+/// instruction.
 template <class T>
 __device__ T* row_of(const TensorView& view, int row) {
   return static_cast<T*>(view.data) + int64_t{row} * static_cast<int>(view.row_stride);
@@ -43,7 +42,7 @@ __device__ T* latents_of(const CcaArgs& args, int token) {
   return row_of<T>(args.latents, token);
 }
 
-/// The number of the row of the state of a position, whose page is in the table.
+/// Returns the row of the state that a position has, by the page in the table.
 __device__ inline int64_t state_row(const LatentPages& pages, int sequence, int position) {
   constexpr int kTokens = static_cast<int>(kPageTokens);
   const int64_t page = pages.table[sequence * pages.table_stride + position / kTokens];
@@ -56,8 +55,8 @@ __device__ T* state_of(const LatentPages& pages, int sequence, int position) {
          state_row(pages, sequence, position) * pages.rows.row_stride;
 }
 
-/// The latents of the token that is `back` tokens before this one, or null before the beginning of
-/// the sequence.
+/// Returns the latents of the token `back` tokens before this one; null before the beginning of the
+/// sequence.
 template <class T>
 __device__ const T* latents_before(const CcaArgs& args, int token, const LatentPlace& place,
                                    int back) {
@@ -66,8 +65,8 @@ __device__ const T* latents_before(const CcaArgs& args, int token, const LatentP
   return state_of<T>(args.pages, place.sequence, place.position - back);
 }
 
-/// The delayed columns of values that a token takes from the token before it, or null where it is
-/// the first one of its sequence.
+/// Returns the delayed columns of values that a token takes from the token before it; null where it
+/// is the first of its sequence.
 template <class T>
 __device__ const T* delayed_values(const CcaArgs& args, int token, const LatentPlace& place) {
   const T* row = latents_before<T>(args, token, place, 1);
@@ -104,7 +103,7 @@ __device__ void copy_by_warp(T* to, const T* from, const float* otherwise, int c
   }
 }
 
-/// Values of one token by a warp: its own columns, then those of the token before.
+/// Writes the values of one token by a warp: its own columns, then those of the token before.
 template <bool kVectors, class T>
 __device__ void shift_values(const CcaArgs& args, int token, const T* delayed) {
   const int64_t mixed = args.mixed_columns();
@@ -116,7 +115,7 @@ __device__ void shift_values(const CcaArgs& args, int token, const T* delayed) {
                             static_cast<int>(args.value_columns()) - own);
 }
 
-/// Whether the state keeps a token: no later one of the same step takes its row.
+/// Returns whether the state keeps a token: no later token of the same step takes its row.
 __device__ inline bool is_kept(const LatentPages& pages, int token, const LatentPlace& place) {
   const bool page_goes_on = place.position % kPageTokens + pages.slots < kPageTokens;
   return place.position >= 0 && !(token + pages.slots < place.end && page_goes_on);

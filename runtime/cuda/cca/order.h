@@ -2,7 +2,7 @@
 // tensor cores. Products take their columns under other names, so that a lane reads and writes
 // vectors of 16 bytes: in every 32 columns (a panel) it has the eight that begin at 8 (lane % 4),
 // on the side of the inputs as on that of the outputs. Both kernels, by mma.sync
-// (cca_tile.cuh) and by wgmma (cca_sm90_kernel.cuh), sum the same sixteen inputs in each
+// (cca/tile.cuh) and by wgmma (cca/sm90_kernel.cuh), sum the same sixteen inputs in each
 // step, in the same places, and so give the same bits.
 #pragma once
 

@@ -2,9 +2,9 @@
 #pragma once
 
 #include "cuda/cca/latent_rows.cuh"
-#include "cuda/launch.cuh"
-#include "cuda/rowwise/reduce.cuh"
-#include "cuda/rowwise/rotation.cuh"
+#include "cuda/common/launch.cuh"
+#include "cuda/common/reduce.cuh"
+#include "cuda/common/rotation.cuh"
 
 namespace packhorse::cuda {
 
@@ -12,8 +12,8 @@ namespace packhorse::cuda {
 inline constexpr int kPlainTokens = 4;
 inline constexpr int kPlainThreads = 128;
 
-/// Floats of shared memory: of each token, the first convolution at every tap of the second, and
-/// the head.
+/// Returns the floats of shared memory: for each token, the first convolution at every tap of the
+/// second, and the head.
 inline size_t plain_floats(const CcaArgs& args) {
   return static_cast<size_t>(kPlainTokens * (args.grouped_width + 1) * args.head_dim);
 }
@@ -27,7 +27,7 @@ struct CcaPlain {
   float* window;  // [kPlainTokens, grouped_width, head_dim]
   float* sums;    // [kPlainTokens, head_dim]
 
-  /// The first convolution of a token.
+  /// Computes the first convolution of a token.
   __device__ void convolve_depthwise(int row, int token, const LatentPlace& place) const {
     const int64_t column = int64_t{head} * args.head_dim;
     const int64_t mixed = args.mixed_columns();
@@ -140,8 +140,8 @@ __global__ void __launch_bounds__(kPlainThreads)
   if (warp < rows) plain.finish(warp, first + warp);
 }
 
-/// Keeps the latents that later steps need, once all have read what is written now. A warp has one
-/// token.
+/// Keeps the latents that later steps need, after all blocks have read the rows that it replaces. A
+/// warp has one token.
 template <class T, bool kVectors>
 __global__ void __launch_bounds__(256) keep_latents_kernel(const __grid_constant__ CcaArgs args) {
   wait_for_previous_kernel();

@@ -1,5 +1,5 @@
-// How the blocks of one kernel share the heads of compressed convolutional attention and their
-// rows.
+// Division of the heads of compressed convolutional attention, and of their rows, among the blocks
+// of one kernel.
 #pragma once
 
 #include <algorithm>
@@ -30,8 +30,8 @@ inline CcaShares shares_of(const CcaArgs& args, int sm_count, int64_t rows) {
   return {std::min(queries, most), std::min(keys, most)};
 }
 
-/// What one block works on: which head, and which of the parts into which its rows are dealt.
-/// Blocks that start together have the same rows of all heads.
+/// Work of one block: a head, and one of the parts into which the head's rows are dealt. Blocks
+/// that start together have the same rows of all heads.
 struct BlockShare {
   int head;
   int part;

@@ -1,8 +1,7 @@
 // The Hopper kernel of compressed convolutional attention.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
+#include "cuda/device/stream.h"
 #include "ops/args/cca.h"
 
 namespace packhorse::cuda {
@@ -11,6 +10,6 @@ namespace packhorse::cuda {
 /// heads of 64 or 128 columns, two taps in both convolutions and a delayed_column that is a
 /// multiple of 8. It does not keep the state. Asynchronous on `stream`, for devices of compute
 /// capability 9.0. Throws RuntimeError.
-void launch_cca_sm90(const CcaArgs& args, int sm_count, cudaStream_t stream);
+void launch_cca_sm90(const CcaArgs& args, const KernelStream& stream);
 
 }  // namespace packhorse::cuda

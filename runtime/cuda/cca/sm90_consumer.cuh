@@ -1,13 +1,13 @@
 // A consumer warpgroup of the Hopper kernel of compressed convolutional attention
-// (cca_sm90_kernel.cuh). It has tiles of 64 rows of one head. Of each it computes the first
+// (cca/sm90_kernel.cuh). It has tiles of 64 rows of one head. Of each it computes the first
 // convolution in registers, as the A operand of wgmma, multiplies it with the head's weights in
 // shared memory, and finishes and stores the head from the registers of the sums.
 #pragma once
 
-#include "cuda/attention/mma_sm80.cuh"
 #include "cuda/cca/latent_rows.cuh"
 #include "cuda/cca/sm90_traits.cuh"
 #include "cuda/cca/steps.cuh"
+#include "cuda/common/mma_sm80.cuh"
 
 namespace packhorse::cuda {
 
@@ -18,7 +18,7 @@ struct CcaConsumer {
   using Storage = typename Traits::SharedStorage;
   static constexpr int D = Traits::kHeadDim;
   static constexpr int kPanels = Traits::kPanels;
-  static constexpr int kSteps = 4;  // of 16 inputs, in a panel: two for each tap
+  static constexpr int kSteps = 4;  // steps of 16 inputs in a panel: two for each tap
 
   const CcaArgs& args;
   Storage& smem;
@@ -34,14 +34,14 @@ struct CcaConsumer {
 
   __device__ typename Traits::Exchange& exchange() const { return smem.exchange[group]; }
 
-  /// One column of the sums: row i of this lane's two, column c of its eight of a panel.
+  /// Returns one of the sums: row i of this lane's two, column c of its eight of a panel.
   template <class Sums>
   __device__ static float& at(Sums& sums, int i, int panel, int c) {
     return sums(4 * (4 * panel + c / 2) + 2 * i + c % 2);
   }
 
-  /// This lane's columns of a panel, in row `row_in_box` of a stage whose boxes are kPitch rows
-  /// apart.
+  /// Returns this lane's columns of a panel, in row `row_in_box` of a stage whose boxes are kPitch
+  /// rows apart.
   template <int kPitch>
   __device__ uint4 load(int stage, int row_in_box, int panel) const {
     constexpr int kPanelsOfBox = Traits::kBoxColumns / kPanelColumns;
@@ -104,8 +104,8 @@ struct CcaConsumer {
     }
   }
 
-  /// The latents of the token `back` + 1 tokens before row i of this lane, of which the tile's own
-  /// rows say `x`. `in_tile`: Borders::in_tile of both rows.
+  /// Returns the latents of the token `back` + 1 tokens before row i of this lane; `x` are those
+  /// that the tile has there. `in_tile`: Borders::in_tile of both rows.
   __device__ uint4 older(uint32_t in_tile, int i, int back, int panel, const uint4& x) const {
     if (in_tile >> (8 * i + back) & 1) return x;
     const int32_t from = exchange().borders[own.stage()].older[row + i][back];
@@ -124,7 +124,7 @@ struct CcaConsumer {
     for (int i = 0; i < Traits::kRowsBefore + 2; ++i) {
       x[i] = load_own(row + i, panel);
     }
-    // Of both rows: the token before the one before, the one before, and the token itself.
+    // The token two before, the one before, and the token itself, for both rows.
     uint4 rows[2][3] = {{x[0], x[1], x[2]}, {x[1], x[2], x[3]}};
     if constexpr (!kPlain) {
 #pragma unroll
@@ -143,10 +143,10 @@ struct CcaConsumer {
       };
       const float4 weights[3] = {at_half(smem.depthwise[0]), at_half(smem.depthwise[1]),
                                  at_half(smem.depthwise_bias)};
-      uint2 taps[2][2];  // of both rows
+      uint2 taps[2][2];  // [tap][row]
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        // The next row's token before is this row's token, unless a sequence begins between.
+        // The token before the next row is this row's token, unless a sequence begins between.
         taps[0][i] = kPlain && i == 1 ? taps[1][0]
                                       : depthwise<T>(half_of(rows[i][0], half),
                                                      half_of(rows[i][1], half), weights);
@@ -214,7 +214,7 @@ struct CcaConsumer {
     const int dims = args.rotation.data != nullptr ? args.dims : 0;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      // Squares are summed over 32 columns first, then over these sums, as in cca_tile.cuh.
+      // Squares are summed over 32 columns first, then over these sums, as in cca/tile.cuh.
       float total = 0;
 #pragma unroll
       for (int p = 0; p < kPanels; ++p) {

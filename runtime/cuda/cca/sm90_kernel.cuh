@@ -3,11 +3,11 @@
 //
 // The grid is persistent. A block keeps the weights of one head in shared memory and goes through
 // tiles of 64 packed rows, in turn with the other blocks of its head. Three warpgroups have tiles
-// of their own (cca_sm90_consumer.cuh), so that one multiplies while others compute. Each has
-// a warp that produces for it (cca_sm90_producer.cuh): it copies latents by TMA, looks up
+// of their own (cca/sm90_consumer.cuh), so that one multiplies while others compute. Each has
+// a warp that produces for it (cca/sm90_producer.cuh): it copies latents by TMA, looks up
 // before which rows sequences begin, and shifts some rows of values.
 //
-// The bits are those of the kernels by mma.sync (cca_tile.cuh): sums begin with the same
+// The bits are those of the kernels by mma.sync (cca/tile.cuh): sums begin with the same
 // numbers and take the same sixteen products at a time, in the same order.
 #pragma once
 
@@ -17,7 +17,7 @@
 #include "cuda/cca/sm90_consumer.cuh"
 #include "cuda/cca/sm90_producer.cuh"
 #include "cuda/cca/sm90_traits.cuh"
-#include "cuda/launch.cuh"
+#include "cuda/common/launch.cuh"
 
 namespace packhorse::cuda {
 namespace sm90 {
@@ -35,7 +35,7 @@ __device__ void bring_weights(const CcaArgs& args, int head, typename Traits::Sh
   constexpr int kPieces = Traits::kInputs * Traits::kPanels;
 #pragma unroll
   for (int piece = static_cast<int>(threadIdx.x); piece < kPieces; piece += Traits::kThreads) {
-    const int panel = piece % Traits::kPanels;  // of outputs
+    const int panel = piece % Traits::kPanels;  // panel of output columns
     const int input = piece / Traits::kPanels;
     uint4 columns[4];  // eight each
 #pragma unroll

@@ -1,5 +1,5 @@
 // A producer warp of the Hopper kernel of compressed convolutional attention
-// (cca_sm90_kernel.cuh), which works for one consumer. It copies the consumer's tiles to
+// (cca/sm90_kernel.cuh), which works for one consumer. It copies the consumer's tiles to
 // shared memory by TMA, and finds the rows that have other tokens before them than the rows before
 // them, because sequences begin there. While the copies are on their way, it shifts values: of
 // every so many rows, the blocks of each head those of one.
@@ -9,6 +9,7 @@
 
 #include "cuda/cca/latent_rows.cuh"
 #include "cuda/cca/sm90_traits.cuh"
+#include "cuda/common/reduce.cuh"
 
 namespace packhorse::cuda {
 

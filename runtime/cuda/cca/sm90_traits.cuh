@@ -1,5 +1,5 @@
-// What the Hopper kernel of compressed convolutional attention (cca_sm90_kernel.cuh) is made
-// of: its arguments, its sizes and layouts, and its shared memory.
+// Parts of the Hopper kernel of compressed convolutional attention (cca/sm90_kernel.cuh): its
+// arguments, its sizes and layouts, and its shared memory.
 #pragma once
 
 #include <cutlass/numeric_types.h>
@@ -10,7 +10,7 @@
 #include "core/math.h"
 #include "cuda/cca/order.h"
 #include "cuda/cca/shares.cuh"
-#include "cuda/pipeline_sm90.cuh"
+#include "cuda/common/pipeline_sm90.cuh"
 #include "ops/args/cca.h"
 
 namespace packhorse::cuda {
@@ -30,8 +30,8 @@ struct CcaTraits {
   static constexpr int kHeadDim = head_dim;
   static constexpr int kPanels = head_dim / kPanelColumns;
   static constexpr int kConsumers = 3;   // warpgroups, each with tiles of its own
-  static constexpr int kTileRows = 64;   // what one wgmma has
-  static constexpr int kRowsBefore = 2;  // whose latents a row needs
+  static constexpr int kTileRows = 64;   // rows of one wgmma
+  static constexpr int kRowsBefore = 2;  // rows before a row, whose latents it needs
   // In the last warpgroup, each consumer has a warp that produces for it; one warp is idle.
   static constexpr int kThreads = 128 * (kConsumers + 1);
   static constexpr int kConsumerRegisters = 152;
@@ -55,7 +55,7 @@ struct CcaTraits {
   }
   static constexpr int kStageElements = kBoxes * kBoxPitch * kBoxColumns;
 
-  /// Weights: outputs by inputs of both taps, both in the order of cca_order.h.
+  /// Weights: outputs by inputs of both taps, both in the order of cca/order.h.
   static constexpr int kInputs = 2 * head_dim;
   using CuteElement =
       std::conditional_t<std::is_same_v<Element, __half>, cutlass::half_t, cutlass::bfloat16_t>;
@@ -68,17 +68,18 @@ struct CcaTraits {
                                     cute::Shape<cute::_64, cute::Int<head_dim>, cute::Int<kInputs>>,
                                     cute::SM90::GMMA::Major::K, cute::SM90::GMMA::Major::MN>()));
 
-  /// Where the latents before some rows of a tile are not those of the rows before it, because
-  /// sequences begin there.
+  /// Borders of sequences in a tile: rows whose latents before them are not those of the tile's
+  /// rows before.
   struct Borders {
-    /// Of each row, where the latents of the token before and of the one before that are not in the
-    /// tile: the row of the state that has them, or -1 for zeros. Not written where `plain`.
+    /// The row of the state that holds the latents of the token before, and of the one before that,
+    /// for each row of the tile where they are not in the tile; -1 stands for zeros. Not written
+    /// where `plain`.
     int32_t older[kTileRows][kRowsBefore];
     uint8_t in_tile[kTileRows];  // bit b: the latents of the token b + 1 before are in the tile
-    int32_t plain;               // all of them are
+    int32_t plain;               // not 0: the tile holds all of them
   };
 
-  /// What one consumer and its producer share.
+  /// Shared memory of one consumer and its producer.
   struct Exchange {
     Borders borders[kMostOwnStages];
     alignas(8) uint64_t full[kStages], empty[kStages];

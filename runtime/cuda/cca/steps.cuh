@@ -2,14 +2,14 @@
 // the same bits in all of them.
 #pragma once
 
-#include "cuda/rowwise/rotation.cuh"
-#include "cuda/rowwise/row.cuh"
+#include "cuda/common/rotation.cuh"
+#include "cuda/common/vector.cuh"
 #include "ops/args/cca.h"
 
 namespace packhorse::cuda {
 
-/// Four columns of the first convolution, rounded, of which `first` and `second` are the latents of
-/// a token and of the next. `weights`: of both, and the bias.
+/// Computes four columns of the first convolution, rounded. `first`, `second`: the latents of a
+/// token and of the next. `weights`: those of both, and the bias.
 template <class T>
 __device__ uint2 depthwise(const uint2& first, const uint2& second, const float4 (&weights)[3]) {
   using Pair = typename Element<T>::Pair;
@@ -28,13 +28,14 @@ __device__ uint2 depthwise(const uint2& first, const uint2& second, const float4
   return {reinterpret_cast<const uint32_t&>(low), reinterpret_cast<const uint32_t&>(high)};
 }
 
-/// The Euclidean norm that a head is brought to.
+/// Returns the Euclidean norm that a head is brought to.
 __device__ inline float length_of_head(const CcaArgs& args, int head) {
   return sqrtf(static_cast<float>(args.model_dim)) *
          (head < args.num_heads ? 1.0f : args.temperature[head - args.num_heads]);
 }
 
-/// The factor that brings a head whose squares sum up to `squares` to its length. A NaN stays one.
+/// Returns the factor that brings a head whose squares sum up to `squares` to its length. A NaN
+/// stays one.
 __device__ inline float factor_to_length(float length, float squares) {
   constexpr float kSmallest = 0x1p-23f;
   const float norm = sqrtf(squares);

@@ -5,7 +5,7 @@
 // a panel of 32 columns at a time (make_taps), and hand it to one another through shared memory, in
 // the order in which mma.sync wants it in registers; then each warp multiplies all panels, for its
 // own columns of the output (multiply). To that end the columns of a product are renamed
-// (cca_order.h), so that all that a lane reads of latents and writes of heads are vectors of
+// (cca/order.h), so that all that a lane reads of latents and writes of heads are vectors of
 // 16 bytes. Of its tile's 32 rows a lane has the four that begin at 4 (lane / 4): where no sequence
 // begins among them or right before them, six rows of latents give it all taps, and elsewhere each
 // row has its own three (look_back). Weights lie in shared memory in the order in which lanes take
@@ -15,32 +15,32 @@
 // columns: squares are summed over 32 columns first, then over these sums in ascending order.
 #pragma once
 
-#include "cuda/attention/mma_sm80.cuh"
 #include "cuda/cca/latent_rows.cuh"
 #include "cuda/cca/shares.cuh"
 #include "cuda/cca/steps.cuh"
 #include "cuda/cca/weights.cuh"
+#include "cuda/common/mma_sm80.cuh"
 
 namespace packhorse::cuda {
 
 /// kWarps warps share the columns of a tile of 32 rows.
 template <class T, int D, int kWarps, int kThreads_>
 struct CcaTile {
-  static constexpr int kThreads = kThreads_;  // of a block
+  static constexpr int kThreads = kThreads_;  // threads of a block
   static constexpr int kWarpsOfTile = kWarps;
-  static constexpr int kRows = 32;                       // of a tile
-  static constexpr int kTiles = kThreads / 32 / kWarps;  // of a block at once
+  static constexpr int kRows = 32;                       // rows of a tile
+  static constexpr int kTiles = kThreads / 32 / kWarps;  // tiles that a block has at a time
   static constexpr int kPanels = D / 32;                 // 32 columns each
   static constexpr int kOwn = kPanels / kWarps;          // panels of a warp
-  /// Of each row of a tile, where sequences begin in it or right before it: the row of the token
-  /// before, that of the one before that, and the delayed values. Null stands for none. And where
-  /// the state keeps it, if it does.
+  /// Rows that a tile's rows look back to, where sequences begin in it or right before it: `rows`
+  /// are those of the token before, of the one before that, and of the delayed values, null where
+  /// there is none; `kept` is where the state keeps the row, null where it does not.
   struct Before {
     const T* rows[kRows][3];
     T* kept[kRows];
   };
-  /// The first convolution of a panel, of each row of a lane: of the token before, then of the
-  /// token itself.
+  /// First convolution of a panel, for each row of a lane: of the token before, then of the token
+  /// itself.
   using Taps = uint4[8][32];
   struct Shared {
     CcaWeights<T, D> weights;
@@ -61,14 +61,14 @@ struct CcaTile {
 
   // Latents.
 
-  /// Eight columns of latents at `row`, which is null where there is none.
+  /// Loads eight columns of latents at `row`; zeros where it is null.
   __device__ static uint4 load(const T* row, int column) {
     if (row == nullptr) return make_uint4(0, 0, 0, 0);
     return *reinterpret_cast<const uint4*>(row + column);
   }
 
-  /// One column of the accumulators: row i of this lane's four, panel p of its own, column c of its
-  /// eight.
+  /// Returns one column of the accumulators: row i of this lane's four, panel p of its own, column
+  /// c of its eight.
   using Sums = float[2][4 * kOwn][4];
   __device__ static float& at(Sums& sums, int i, int p, int c) {
     return sums[i / 2][4 * p + c / 2][i % 2 * 2 + c % 2];
@@ -187,7 +187,7 @@ struct CcaTile {
     }
   }
 
-  /// Adds what a panel of inputs gives to the second convolution.
+  /// Adds the products of a panel of inputs to the second convolution.
   __device__ void multiply(Sums& sums, const Taps& taps, int panel) const {
 #pragma unroll
     for (int tap = 0; tap < 2; ++tap) {
@@ -283,7 +283,7 @@ struct CcaTile {
     }
   }
 
-  /// Looks up where the two rows before each row of a tile lie, and with kKeep where its rows are
+  /// Finds the two rows before each row of a tile, and with kKeep the places where its rows are
   /// kept. All lanes of a warp call it together.
   template <bool kKeep>
   __device__ void look_back(int first) const {
@@ -306,7 +306,7 @@ struct CcaTile {
     __syncwarp();
   }
 
-  /// Eight columns of the values of a row: its own ones, or those of the token before.
+  /// Loads eight columns of the values of a row: its own ones, or those of the token before.
   __device__ uint4 load_values(int first, int r, int column, bool plain) const {
     const auto mixed = static_cast<int>(args.mixed_columns());
     const int own = args.delayed_column;
@@ -356,7 +356,7 @@ struct CcaTile {
     }
   }
 
-  /// Heads of a tile.
+  /// Computes the heads of a tile.
   __device__ void run(int first, bool plain) const {
     Sums sums;
     const int row = first + row_in_tile;

@@ -1,25 +1,26 @@
 // The weights of one head of compressed convolutional attention in shared memory.
 #pragma once
 
-#include "cuda/launch.cuh"
-#include "cuda/rowwise/row.cuh"
+#include "cuda/common/launch.cuh"
+#include "cuda/common/vector.cuh"
 #include "ops/args/cca.h"
 
 namespace packhorse::cuda {
 
-/// Two taps in both convolutions, heads of D columns.
+/// Weights for two taps in both convolutions and heads of D columns.
 template <class T, int D>
 struct CcaWeights {
-  static constexpr int kSteps = D / 16;  // of k, for each tap
+  static constexpr int kSteps = D / 16;  // steps of 16 inputs, for each tap
 
-  /// Of each step of 16 inputs and each 16 columns, a lane's registers of two operands of mma.sync.
+  /// Operands of mma.sync by step of 16 inputs, 16 output columns and lane: the registers of two.
   uint4 grouped[2 * kSteps][D / 16][32];
   alignas(16) float depthwise[2][D];
   float depthwise_bias[D];
   float grouped_bias[D];
   float frequencies[D / 2];
 
-  /// Where a lane's operands lie, so that the eight threads which write at once use all banks.
+  /// Swizzles the places of lanes' operands, so that the eight threads which write at once use all
+  /// banks.
   __device__ static int swizzled(int lane) { return lane ^ (lane / 8 % 2 * 4); }
 
   /// Brings the weights of a head, by all kThreads threads of the block. A thread transposes four
@@ -41,9 +42,9 @@ struct CcaWeights {
         const int piece = first + p * kThreads + static_cast<int>(threadIdx.x);
         if (kPieces < kThreads && piece >= kPieces) break;
         const int quad = piece % 4;
-        const int unit = piece / 4 % (D / 8);      // of eight columns
-        const int half = piece / 4 / (D / 8) % 2;  // of a panel of inputs
-        const int panel = piece / 8 / (D / 8);     // of inputs, of both taps
+        const int unit = piece / 4 % (D / 8);      // unit of eight columns
+        const int half = piece / 4 / (D / 8) % 2;  // half of a panel of inputs
+        const int panel = piece / 8 / (D / 8);     // panel of inputs, over both taps
         const T* row = from + (panel * 32 + quad * 8 + half * 4) * D + unit * 8;
 #pragma unroll
         for (int i = 0; i < 4; ++i) rows[p][i] = *reinterpret_cast<const uint4*>(row + i * D);

@@ -2,11 +2,10 @@
 // has checked all shapes before it calls them.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <cstdint>
 
 #include "core/math.h"
+#include "cuda/device/stream.h"
 #include "cuda/gemm/gemm_config.h"
 #include "cuda/gemm/split_k.h"
 #include "ops/args/common.h"
@@ -30,13 +29,13 @@ struct GemmPool {
   int32_t columns = 0;  // columns that are wanted: the first ones, at most n
 };
 
-/// What a product of e4m3 matrices needs besides: the scales of its operands, and that of its
-/// result if it is e4m3, too.
+/// Scales of a product of e4m3 matrices: those of its operands, and that of its result where it is
+/// e4m3, too.
 struct GemmFloat8 {
   const float* column_scales = nullptr;  // [n] of the weight's rows; null: 16-bit operands
   const float* row_scales = nullptr;     // [rows] of a; null: `a_scale` is that of all rows
   float a_scale = 0;
-  float out_factor = 0;  // not 0: `out` is e4m3 of the result times this
+  float out_factor = 0;  // not 0: `out` is e4m3, the result times this
   explicit operator bool() const { return column_scales != nullptr; }
 };
 
@@ -60,8 +59,8 @@ inline size_t float8_scales_offset(int64_t in_features, int64_t out_features) {
 /// alone, since every tile sums over k in order, 16 elements at a time; with several `parts`, in
 /// split_k.h, which are added in ascending order. The portable kernels have one part.
 ///
-/// With `groups`, the weight is packed as w4a16_layout.h says, in place of [n, k], all else is
-/// float16, and the sum over k is formed as W4a16Split says (gemm_w4a16.h).
+/// With `groups`, the weight is packed as gemm/w4a16/layout.h says, in place of [n, k], all else is
+/// float16, and the sum over k is formed as W4a16Split says (gemm/w4a16/layout.h).
 ///
 /// With `float8`, a and weight are e4m3, the sum is multiplied by both scales before the bias is
 /// added, `dtype` is that of residual and out, and k, and n of an e4m3 result, are multiples of 16.
@@ -89,7 +88,7 @@ struct GemmParams {
   GemmRotation rotation;
   GemmPool pool;
   int32_t sm_count = 0;
-  int32_t parts = 1;  // of the sum over k (split_k); 1 with float8, groups and pooling
+  int32_t parts = 1;  // parts of the sum over k (gemm/split_k.h); 1 with float8, groups and pooling
   GemmFloat8 float8;
   WeightGroups groups;
 };
@@ -109,11 +108,12 @@ inline GemmShape shape_of(const GemmParams& params) {
 /// Launches the Hopper kernel that is predicted to be the fastest, for devices of compute
 /// capability 9.0 exactly. It is asynchronous on `stream`, allocates nothing, needs no workspace
 /// and may be captured into a graph. The weight and the row count are read while kernels ahead of
-/// this one may still run, so those kernels must not write them (cuda/launch.cuh, rule 3). Throws
-/// RuntimeError.
-void launch_gemm_sm90(const GemmParams& params, cudaStream_t stream);
+/// this one may still run, so those kernels must not write them (cuda/common/launch.cuh, rule 3).
+/// Throws RuntimeError.
+void launch_gemm_sm90(const GemmParams& params, const KernelStream& stream);
 /// Does the same with a kernel of the caller's choice, for tuning and tests.
-void launch_gemm_sm90(const GemmParams& params, const GemmConfig& config, cudaStream_t stream);
+void launch_gemm_sm90(const GemmParams& params, const GemmConfig& config,
+                      const KernelStream& stream);
 /// Launches a dense layer that keeps only the maximum over the rows r of each sequence s, in
 /// float32:
 ///
@@ -122,12 +122,13 @@ void launch_gemm_sm90(const GemmParams& params, const GemmConfig& config, cudaSt
 /// No [rows, n] is ever stored. pool.out must hold numbers of 0 or more before, and a NaN stays a
 /// NaN. Since a maximum does not depend on the order, neither do the bits. `residual`, `out`,
 /// `activation`, `gated` and `rotation` are not used; all else is as for launch_gemm_sm90.
-void launch_gemm_pooled_sm90(const GemmParams& params, cudaStream_t stream);
+void launch_gemm_pooled_sm90(const GemmParams& params, const KernelStream& stream);
 /// Launches a product of e4m3 matrices: what launch_gemm_sm90 does with params.float8. A residual
 /// excludes gate, rotation, activation and an e4m3 result; a gate asks for an e4m3 result.
-void launch_gemm_float8(const GemmParams& params, cudaStream_t stream);
-void launch_gemm_float8(const GemmParams& params, const GemmConfig& config, cudaStream_t stream);
+void launch_gemm_float8(const GemmParams& params, const KernelStream& stream);
+void launch_gemm_float8(const GemmParams& params, const GemmConfig& config,
+                        const KernelStream& stream);
 /// Does what launch_gemm_sm90 does, on compute capability 8.0 and later; no gate, no rotation.
-void launch_gemm_sm80(const GemmParams& params, cudaStream_t stream);
+void launch_gemm_sm80(const GemmParams& params, const KernelStream& stream);
 
 }  // namespace packhorse::cuda

@@ -27,7 +27,7 @@ enum class GemmTile : uint8_t {
   k128x192
 };
 
-/// What a tile costs, fitted to measurements on an H200 (benchmarks/gpu/gemm_sweep.py):
+/// Cost of a tile, fitted to measurements on an H200 (benchmarks/gpu/gemm_sweep.py):
 ///
 /// microseconds = fixed + waves * (per_k * k + per_tile), where waves = tiles / SMs, rounded up.
 ///
@@ -80,13 +80,13 @@ inline constexpr std::array<GemmTileCost, 4> kGemmTilesFloat8 = {{
 
 inline const GemmTileCost& cost_of(GemmTile tile) { return kGemmTiles[static_cast<size_t>(tile)]; }
 
-/// Whether the kernels of a tile can form a sum over k in parts (split_k.h): the sums of the
-/// parts before take as many registers again as those of the current part.
+/// Returns whether the kernels of a tile can form a sum over k in parts (gemm/split_k.h): the sums
+/// of the parts before take as many registers again as those of the current part.
 inline bool split_k_sums(GemmTile tile) {
   return tile != GemmTile::k128x96 && tile != GemmTile::k128x128 && tile != GemmTile::k128x192;
 }
 
-/// What the choice between tiles depends on, beside the number of SMs.
+/// Inputs of the choice between tiles, beside the number of SMs.
 struct GemmShape {
   int64_t rows;
   int64_t n;
@@ -97,7 +97,7 @@ struct GemmShape {
   bool in_parts = false;   // the sum over k is formed in parts
 };
 
-/// How many bytes of weights memory delivers per microsecond: in all, and to one SM.
+/// Bytes of weights that memory delivers per microsecond: in all, and to one SM.
 inline constexpr double kStreamedBytesPerUs = 4.1e6;
 inline constexpr double kStreamedBytesPerUsAndSm = 35e3;
 

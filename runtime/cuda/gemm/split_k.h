@@ -1,13 +1,13 @@
-// How the sum over k of a dense layer is cut into parts.
+// Split of the sum over k of a dense layer into parts.
 //
 // A product of one row takes as long as its weight takes to be read, and then as long as the chain
 // of sums over k: tensor cores add 16 products to a sum at a time, and each such link waits for the
 // one before, some 24 cycles. For the rows of a step of generation, which only exist when the layer
 // before has ended, that chain is a large part of the time. So layers whose products mostly have
 // few rows (LinearWeight::skinny) form up to five shorter chains side by side, whose results are
-// added in ascending order: a warp has each for up to 16 rows (gemm_skinny.h), and mostly a block
-// of a cluster for up to 64 (gemm_splitk_cluster.h). Kernels for more rows go through the same
-// parts one after the other, because a row has the same bits whatever it is computed with.
+// added in ascending order: a warp has each for up to 16 rows (gemm/skinny/skinny.h), and mostly a
+// block of a cluster for up to 64 (gemm/splitk/splitk_cluster.h). Kernels for more rows go through
+// the same parts one after the other, because a row has the same bits whatever it is computed with.
 #pragma once
 
 #include <cstdint>

@@ -5,9 +5,9 @@
 #pragma once
 
 #include "core/math.h"
-#include "cuda/attention/mma_sm80.cuh"
-#include "cuda/gemm/epilogue.cuh"
-#include "cuda/launch.cuh"
+#include "cuda/common/epilogue.cuh"
+#include "cuda/common/launch.cuh"
+#include "cuda/common/mma_sm80.cuh"
 #include "cuda/moe/moe.h"
 
 namespace packhorse::cuda {
@@ -53,9 +53,9 @@ struct ExpertGemm {
   /// A tile of the output.
   struct Tile {
     int expert;
-    int first;   // of its rows in `order`
-    int rows;    // that exist
-    int column;  // the first
+    int first;   // first of its rows in `order`
+    int rows;    // rows that exist
+    int column;  // first column
   };
 
   __device__ static int vector_row(int i) {

@@ -41,7 +41,7 @@ class Workspace {
 };
 
 template <class T, int kRows, bool kUp>
-void launch_gemm(const ExpertGemmArgs& args, int64_t rows, int sm_count, cudaStream_t stream) {
+void launch_gemm(const ExpertGemmArgs& args, int64_t rows, const KernelStream& stream) {
   using Gemm = ExpertGemm<T, kRows, kUp>;
   auto* kernel = expert_gemm_kernel<T, kRows, kUp>;
   constexpr size_t kBytes = sizeof(typename Gemm::Shared);
@@ -50,13 +50,13 @@ void launch_gemm(const ExpertGemmArgs& args, int64_t rows, int sm_count, cudaStr
   // Each expert may have a tile that is not full.
   const int64_t down = rows / kRows + std::min<int64_t>(rows, args.num_experts);
   const int64_t tiles = down * ceil_div(args.n, Gemm::kColumns);
-  const auto blocks = static_cast<unsigned>(std::min<int64_t>(tiles, int64_t{2} * sm_count));
+  const auto blocks =
+      static_cast<unsigned>(std::min<int64_t>(tiles, int64_t{2} * stream.caps.sm_count));
   launch_kernel(kernel, blocks, Gemm::kThreads, kBytes, stream, args);
 }
 
 template <class T>
-void launch_gemms(const MoeArgs& args, const Workspace& workspace, int sm_count,
-                  cudaStream_t stream) {
+void launch_gemms(const MoeArgs& args, const Workspace& workspace, const KernelStream& stream) {
   const int64_t rows = args.x.rows();
   const auto launch = [&]<int kRows>() {
     ExpertGemmArgs gemm{};
@@ -78,14 +78,14 @@ void launch_gemms(const MoeArgs& args, const Workspace& workspace, int sm_count,
     gemm.out = workspace.inner;
     gemm.ldo = workspace.columns;
     gemm.activation = args.activation;
-    launch_gemm<T, kRows, true>(gemm, rows, sm_count, stream);
+    launch_gemm<T, kRows, true>(gemm, rows, stream);
     set(&ExpertWeights::down);
     gemm.a = workspace.inner;
     gemm.lda = workspace.columns;
     gemm.out = args.out.data;
     gemm.ldo = args.out.row_stride;
     gemm.activation = Activation::kNone;
-    launch_gemm<T, kRows, false>(gemm, rows, sm_count, stream);
+    launch_gemm<T, kRows, false>(gemm, rows, stream);
   };
   // A tile's height changes no bit.
   constexpr int64_t kManyRows = 64;  // for each expert
@@ -100,7 +100,7 @@ void launch_gemms(const MoeArgs& args, const Workspace& workspace, int sm_count,
 
 size_t moe_workspace_bytes(const MoeArgs& args) { return Workspace(args).bytes(); }
 
-void launch_moe(const MoeArgs& args, int sm_count, cudaStream_t stream) {
+void launch_moe(const MoeArgs& args, const KernelStream& stream) {
   const Workspace workspace(args);
   const auto blocks = block_count(args.x.rows(), kSamplers);
   dispatch_dtype(args.x.dtype, [&]<class T>() {
@@ -109,11 +109,11 @@ void launch_moe(const MoeArgs& args, int sm_count, cudaStream_t stream) {
     launch_kernel(sort_rows_kernel, 1, 1024,
                   static_cast<size_t>(args.num_classes) * sizeof(int32_t), stream, args,
                   workspace.parts);
-    launch_gemms<T>(args, workspace, sm_count, stream);
+    launch_gemms<T>(args, workspace, stream);
   });
 }
 
-void launch_add_scaled(const AddScaledArgs& args, cudaStream_t stream) {
+void launch_add_scaled(const AddScaledArgs& args, const KernelStream& stream) {
   constexpr int kThreads = 256;
   const int64_t vectors = args.x.rows() * args.x.columns() / kVectorSize;
   if (vectors == 0) return;

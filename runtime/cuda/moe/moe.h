@@ -1,10 +1,9 @@
 // Mixtures of experts and scaled residuals on CUDA.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <cstddef>
 
+#include "cuda/device/stream.h"
 #include "ops/args/moe.h"
 
 namespace packhorse::cuda {
@@ -19,9 +18,9 @@ size_t moe_workspace_bytes(const MoeArgs& args);
 /// the order of their experts, and two products over all experts follow. Nothing is read by the
 /// host, so it may be captured. Sums over k are formed as in every dense layer, 16 elements at a
 /// time in ascending order (gemm/gemm.h). Throws RuntimeError.
-void launch_moe(const MoeArgs& args, int sm_count, cudaStream_t stream);
+void launch_moe(const MoeArgs& args, const KernelStream& stream);
 
 /// What AddScaledArgs says.
-void launch_add_scaled(const AddScaledArgs& args, cudaStream_t stream);
+void launch_add_scaled(const AddScaledArgs& args, const KernelStream& stream);
 
 }  // namespace packhorse::cuda

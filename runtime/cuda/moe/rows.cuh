@@ -4,8 +4,9 @@
 #include <cfloat>
 #include <climits>
 
-#include "cuda/launch.cuh"
-#include "cuda/rowwise/row.cuh"
+#include "cuda/common/launch.cuh"
+#include "cuda/common/reduce.cuh"
+#include "cuda/common/vector.cuh"
 #include "ops/args/moe.h"
 
 namespace packhorse::cuda {

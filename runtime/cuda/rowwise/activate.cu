@@ -1,5 +1,5 @@
-#include "cuda/gemm/epilogue.cuh"
-#include "cuda/launch.cuh"
+#include "cuda/common/epilogue.cuh"
+#include "cuda/common/launch.cuh"
 #include "cuda/rowwise/activate.h"
 #include "cuda/rowwise/row.cuh"
 
@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void launch_activate(const ActivateArgs& args, cudaStream_t stream) {
+void launch_activate(const ActivateArgs& args, const KernelStream& stream) {
   const int64_t vectors = args.out.size() / kVectorSize;
   if (vectors == 0) return;
   dispatch_dtype(args.x.dtype, [&]<class T>() {

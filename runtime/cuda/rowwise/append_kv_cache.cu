@@ -1,17 +1,17 @@
 #include <cfloat>
 
-#include "cuda/float8.cuh"
-#include "cuda/launch.cuh"
+#include "cuda/common/float8.cuh"
+#include "cuda/common/launch.cuh"
+#include "cuda/common/reduce.cuh"
+#include "cuda/common/token_position.cuh"
+#include "cuda/common/vector.cuh"
 #include "cuda/rowwise/append_kv_cache.h"
-#include "cuda/rowwise/reduce.cuh"
-#include "cuda/rowwise/row.cuh"
-#include "cuda/rowwise/token_position.cuh"
 
 namespace packhorse::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kTokens = kThreads / 32;  // of a block: each warp works on one
+constexpr int kTokens = kThreads / 32;  // tokens of a block: one for each warp
 
 /// The token of this warp, and the row of the pages, as a matrix, of its first head; false where
 /// there is no such token. The row of the next head is kPageTokens further.
@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void launch_append_kv_cache(const AppendKvCacheArgs& args, cudaStream_t stream) {
+void launch_append_kv_cache(const AppendKvCacheArgs& args, const KernelStream& stream) {
   if (args.batch.num_tokens == 0) return;
   const auto blocks = block_count(args.batch.num_tokens, kTokens);
   if (args.pages.keys.dtype != DType::kFloat8) {

@@ -4,9 +4,10 @@
 #include <algorithm>
 
 #include "core/math.h"
-#include "cuda/launch.cuh"
+#include "cuda/common/launch.cuh"
+#include "cuda/common/reduce.cuh"
+#include "cuda/common/vector.cuh"
 #include "cuda/rowwise/cast.h"
-#include "cuda/rowwise/row.cuh"
 
 namespace packhorse::cuda {
 namespace {
@@ -71,7 +72,7 @@ __global__ void __launch_bounds__(256)
 }
 
 template <class From, class To>
-void launch_cast_to(CastArgs args, cudaStream_t stream) {
+void launch_cast_to(CastArgs args, const KernelStream& stream) {
   if (args.normalize) {
     const auto blocks = block_count(args.out.shape[0], 8);
     launch_kernel(cast_unit_rows_kernel<From, To>, dim3(blocks), 256, 0, stream, args);
@@ -105,7 +106,7 @@ void dispatch_any_dtype(DType dtype, Launch launch) {
 
 }  // namespace
 
-void launch_cast(const CastArgs& args, cudaStream_t stream) {
+void launch_cast(const CastArgs& args, const KernelStream& stream) {
   if (args.out.shape[0] == 0 || args.out.shape[1] == 0) return;
   dispatch_any_dtype(args.x.dtype, [&]<class From>() {
     dispatch_any_dtype(args.out.dtype, [&]<class To>() { launch_cast_to<From, To>(args, stream); });

@@ -1,15 +1,14 @@
 // Conversion between dtypes on CUDA.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
+#include "cuda/device/stream.h"
 #include "ops/args/rowwise.h"
 
 namespace packhorse::cuda {
 
 /// Converts any of float32, float16 and bfloat16 to any of them, with any number of columns and any
 /// alignment. `x` may lie in page-locked host memory.
-void launch_cast(const CastArgs& args, cudaStream_t stream);
+void launch_cast(const CastArgs& args, const KernelStream& stream);
 
 /// True if rows are whole vectors of eight elements, each where a vector may lie.
 inline bool takes_vectors(const TensorView& view) {

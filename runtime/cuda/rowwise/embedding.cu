@@ -4,16 +4,16 @@
 // embed_folded_kernel.
 #include <array>
 
-#include "cuda/launch.cuh"
+#include "cuda/common/launch.cuh"
+#include "cuda/common/token_position.cuh"
 #include "cuda/rowwise/async_copy.cuh"
 #include "cuda/rowwise/embedding.h"
 #include "cuda/rowwise/row.cuh"
-#include "cuda/rowwise/token_position.cuh"
 
 namespace packhorse::cuda {
 namespace {
 
-// How many blocks of a large batch the registers of an SM must have room for.
+// Blocks of a large batch that the registers of an SM must have room for.
 template <int kThreads, int kVectors>
 constexpr int kResidentBlocks = kThreads == 512 ? 1 : std::array{8, 6, 4, 3}[kVectors - 1];
 
@@ -98,7 +98,7 @@ __device__ void prefetch_weight(const NormWeight& weight, int columns) {
   }
 }
 
-// For small batches. A group of threads has one token, and all loads that do not depend on each
+// Embeds small batches. A group of threads has one token, and all loads that do not depend on each
 // other are issued at once.
 template <class T, int kThreads, int kVectors>
 __global__ void __launch_bounds__(kBlockThreads<kThreads>)
@@ -196,7 +196,8 @@ __global__ void __launch_bounds__(kBlockThreads<kThreads>, kResidentBlocks<kThre
   extern __shared__ uint4 incoming[];
   const int columns =
       kFull ? kThreads * kVectors * kVectorSize : static_cast<int>(args.out.shape[1]);
-  const WeightInRegisters<RowType, kVectors> weight(args.norm, columns);  // cuda/launch.cuh, rule 3
+  const WeightInRegisters<RowType, kVectors> weight(args.norm,
+                                                    columns);  // cuda/common/launch.cuh, rule 3
   wait_for_previous_kernel();
   let_next_kernel_start();
   const TokenCounts counts(args.batch);
@@ -277,25 +278,21 @@ __global__ void __launch_bounds__(kFoldThreads)
       scratch);
 }
 
-/// Returns how many blocks of `kernel` an SM of the current device has room for, with `bytes` of
+/// Returns how many blocks of `kernel` an SM of the device has room for, with `bytes` of
 /// dynamic shared memory each; 0 where a block cannot have so much.
 template <class Kernel>
-int resident_blocks(Kernel* kernel, int threads, int bytes) {
-  int device = 0;
-  int most = 0;
+int resident_blocks(Kernel* kernel, int threads, int bytes, const DeviceCaps& caps) {
   int blocks = 0;
   cudaFuncAttributes attributes{};
-  CUDA_CHECK(cudaGetDevice(&device));
-  CUDA_CHECK(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
   CUDA_CHECK(cudaFuncGetAttributes(&attributes, kernel));
-  if (bytes > most - static_cast<int>(attributes.sharedSizeBytes)) return 0;
+  if (bytes + attributes.sharedSizeBytes > caps.shared_bytes) return 0;
   CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
   CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, bytes));
   return blocks;
 }
 
 template <class T, int kThreads, int kVectors>
-void launch_skinny(const EmbedArgs& args, cudaStream_t stream) {
+void launch_skinny(const EmbedArgs& args, const KernelStream& stream) {
   constexpr int kGroups = kBlockGroups<kThreads>;
   const dim3 blocks(block_count(args.batch.num_tokens, kGroups));
   launch_kernel(embed_skinny_kernel<T, kThreads, kVectors>, blocks, kBlockThreads<kThreads>, 0,
@@ -303,10 +300,11 @@ void launch_skinny(const EmbedArgs& args, cudaStream_t stream) {
 }
 
 template <class T, int kThreads, int kVectors, bool kFull>
-void launch_many(const EmbedArgs& args, int sm_count, cudaStream_t stream) {
+void launch_many(const EmbedArgs& args, const KernelStream& stream) {
   constexpr int kBytes = IncomingRows<T, kThreads, kVectors>::kBytes;
   auto* kernel = embed_kernel<T, kThreads, kVectors, kFull>;
-  const int blocks = sm_count * resident_blocks(kernel, kBlockThreads<kThreads>, kBytes);
+  const int blocks =
+      stream.caps.sm_count * resident_blocks(kernel, kBlockThreads<kThreads>, kBytes, stream.caps);
   // Devices of compute capability 8.6 and 8.9 have too little shared memory for rows of more than
   // 12288 columns.
   if (blocks == 0) return launch_skinny<T, kThreads, kVectors>(args, stream);
@@ -316,7 +314,7 @@ void launch_many(const EmbedArgs& args, int sm_count, cudaStream_t stream) {
 
 }  // namespace
 
-void launch_embed(const EmbedArgs& args, int sm_count, cudaStream_t stream) {
+void launch_embed(const EmbedArgs& args, const KernelStream& stream) {
   const int64_t tokens = args.batch.num_tokens;
   const int64_t columns = args.out.shape[1];
   if (tokens == 0) return;
@@ -328,9 +326,9 @@ void launch_embed(const EmbedArgs& args, int sm_count, cudaStream_t stream) {
       } else if (tokens * columns <= kSkinnyElements) {
         launch_skinny<T, kThreads, kVectors>(args, stream);
       } else if (columns == kThreads * kVectors * kVectorSize) {
-        launch_many<T, kThreads, kVectors, true>(args, sm_count, stream);
+        launch_many<T, kThreads, kVectors, true>(args, stream);
       } else {
-        launch_many<T, kThreads, kVectors, false>(args, sm_count, stream);
+        launch_many<T, kThreads, kVectors, false>(args, stream);
       }
     });
   });

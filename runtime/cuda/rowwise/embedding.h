@@ -1,15 +1,13 @@
 // Token, position and type embeddings, summed and normalised in one pass over memory.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
+#include "cuda/device/stream.h"
 #include "ops/args/rowwise.h"
 
 namespace packhorse::cuda {
 
 /// Computes EmbedArgs. Ops has checked the arguments; tables and `out` are of one 16-bit dtype,
-/// with a multiple of 8 columns. `sm_count` is the number of SMs of the device: a large batch is
-/// shared evenly among them.
-void launch_embed(const EmbedArgs& args, int sm_count, cudaStream_t stream);
+/// with a multiple of 8 columns. A large batch is shared evenly among the device's SMs.
+void launch_embed(const EmbedArgs& args, const KernelStream& stream);
 
 }  // namespace packhorse::cuda

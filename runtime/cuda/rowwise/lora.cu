@@ -5,10 +5,11 @@
 // lora_shrink_kernel: a warp computes one rank of A x for the rows of its block; its lanes take
 // every 32nd vector of the columns, and are summed at the end. lora_expand_kernel: a thread
 // computes eight columns of B times that for the rows of its block, rank by rank.
-#include "cuda/launch.cuh"
+#include "cuda/common/launch.cuh"
+#include "cuda/common/reduce.cuh"
+#include "cuda/common/rotation.cuh"
+#include "cuda/common/vector.cuh"
 #include "cuda/rowwise/lora.h"
-#include "cuda/rowwise/rotation.cuh"
-#include "cuda/rowwise/row.cuh"
 
 namespace packhorse::cuda {
 namespace {
@@ -144,7 +145,7 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void launch_add_lora(const LoraArgs& args, const RopeArgs& heads, cudaStream_t stream) {
+void launch_add_lora(const LoraArgs& args, const RopeArgs& heads, const KernelStream& stream) {
   const unsigned blocks = block_count(args.x.rows(), kRows);
   const dim3 shrinks(blocks, block_count(args.layer.workspace_columns(), kWarps));
   const dim3 expands(blocks, block_count(args.out.columns(), int64_t{kThreads} * kVectorSize));

@@ -2,7 +2,7 @@
 // has one or two rows: it loads them at once, keeps them in registers, computes their statistics by
 // shuffles (row.cuh), and writes the results. Rows too wide for registers go to norm_folded_kernel,
 // in which a block goes over its row several times.
-#include "cuda/launch.cuh"
+#include "cuda/common/launch.cuh"
 #include "cuda/rowwise/norm.h"
 #include "cuda/rowwise/row.cuh"
 
@@ -49,7 +49,7 @@ __device__ T* out_row(const NormArgs& args, int64_t row) {
 
 // A row is read from memory once, normalised in registers, and written once. With kAhead, gamma and
 // beta are loaded to registers before the previous kernel ends, and the next kernel may start early
-// (cuda/launch.cuh, rule 2).
+// (cuda/common/launch.cuh, rule 2).
 template <class T, int kThreads, int kVectors, bool kResidual, int kRows, bool kAhead>
 __global__ void __launch_bounds__(kBlockThreads<kThreads>,
                                   kAhead ? 1 : kLeastBlocks<kThreads, kVectors>)
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(kFoldThreads)
 
 }  // namespace
 
-void launch_norm(const NormArgs& args, cudaStream_t stream) {
+void launch_norm(const NormArgs& args, const KernelStream& stream) {
   if (args.x.rows() == 0) return;
   dispatch_dtype(args.x.dtype, [&]<class T>() {
     dispatch_row(args.x.columns(), [&]<int kThreads, int kVectors>() {

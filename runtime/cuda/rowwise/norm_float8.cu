@@ -1,8 +1,8 @@
 // The kernel of norms with results in e4m3. It is norm_kernel (norm.cu) with another way out, and
 // computes the same 16-bit bits. Results stay in registers until the largest of their row is known:
 // the scale of a row depends on that row alone, and is made by whoever has the row.
-#include "cuda/float8.cuh"
-#include "cuda/launch.cuh"
+#include "cuda/common/float8.cuh"
+#include "cuda/common/launch.cuh"
 #include "cuda/rowwise/norm_float8.h"
 #include "cuda/rowwise/row.cuh"
 
@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(kBlockThreads<kThreads>)
 }
 
 template <class T, int kThreads, int kVectors>
-void launch_rows(const NormArgs& args, cudaStream_t stream) {
+void launch_rows(const NormArgs& args, const KernelStream& stream) {
   const auto start = [&](auto* kernel, int rows_of_group) {
     const int64_t together = int64_t{kBlockGroups<kThreads>} * rows_of_group;
     launch_kernel(kernel, dim3(block_count(args.x.rows(), together)), kBlockThreads<kThreads>, 0,
@@ -119,7 +119,7 @@ void launch_rows(const NormArgs& args, cudaStream_t stream) {
 
 }  // namespace
 
-void launch_norm_float8(const NormArgs& args, cudaStream_t stream) {
+void launch_norm_float8(const NormArgs& args, const KernelStream& stream) {
   if (args.x.rows() == 0) return;
   dispatch_dtype(args.x.dtype, [&]<class T>() {
     dispatch_row(args.x.columns(), [&]<int kThreads, int kVectors>() {

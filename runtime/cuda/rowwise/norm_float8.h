@@ -10,6 +10,6 @@ inline constexpr int64_t kNormFloat8Columns = 4096;
 
 /// Does what launch_norm does, and writes the results to `quantized` as well, rounded from float32.
 /// Columns and strides are multiples of 16. For devices of compute capability 9.0.
-void launch_norm_float8(const NormArgs& args, cudaStream_t stream);
+void launch_norm_float8(const NormArgs& args, const KernelStream& stream);
 
 }  // namespace packhorse::cuda

@@ -1,15 +1,15 @@
 // The kernel that puts the columns of rows into another order. A thread has eight columns of a few
 // rows: it reads where they come from once, and of each row gathers them one by one, which finds
 // them in the first-level cache but for the first time, and writes them at once.
-#include "cuda/launch.cuh"
+#include "cuda/common/launch.cuh"
+#include "cuda/common/vector.cuh"
 #include "cuda/rowwise/order_columns.h"
-#include "cuda/rowwise/row.cuh"
 
 namespace packhorse::cuda {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kRows = 4;  // of a thread
+constexpr int kRows = 4;  // rows of a thread
 
 __global__ void __launch_bounds__(kThreads)
     order_columns_kernel(const __grid_constant__ TensorView x, const int32_t* order,
@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 void launch_order_columns(const TensorView& x, const int32_t* order, const TensorView& out,
-                          const int32_t* row_count, cudaStream_t stream) {
+                          const int32_t* row_count, const KernelStream& stream) {
   if (out.size() == 0) return;
   constexpr int64_t kColumns = int64_t{kThreads} * kVectorSize;
   const dim3 blocks(block_count(out.rows(), kRows), block_count(out.columns(), kColumns));

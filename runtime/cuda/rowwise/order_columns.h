@@ -2,12 +2,10 @@
 // of its own (LinearWeight::input_order).
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <cstdint>
 
+#include "cuda/device/stream.h"
 #include "packhorse/types.h"
-
 namespace packhorse::cuda {
 
 /// out[i, j] = x[i, order[j]] for i < *row_count, or for all rows where that is null; the other
@@ -16,6 +14,6 @@ namespace packhorse::cuda {
 /// bytes. Asynchronous on `stream`, allocates nothing, may be captured into a graph. `order` may be
 /// read while the kernels before this one still run. Throws RuntimeError.
 void launch_order_columns(const TensorView& x, const int32_t* order, const TensorView& out,
-                          const int32_t* row_count, cudaStream_t stream);
+                          const int32_t* row_count, const KernelStream& stream);
 
 }  // namespace packhorse::cuda

@@ -4,13 +4,14 @@
 // cp.async; the 16 partial results are then combined there. unit_length_kernel divides the results
 // by their Euclidean norms.
 #include "core/math.h"
-#include "cuda/launch.cuh"
+#include "cuda/common/launch.cuh"
+#include "cuda/common/raise.cuh"
+#include "cuda/common/reduce.cuh"
+#include "cuda/common/token_position.cuh"
+#include "cuda/common/vector.cuh"
 #include "cuda/rowwise/async_copy.cuh"
 #include "cuda/rowwise/cast.h"
 #include "cuda/rowwise/pool.h"
-#include "cuda/rowwise/raise.cuh"
-#include "cuda/rowwise/row.cuh"
-#include "cuda/rowwise/token_position.cuh"
 
 namespace packhorse::cuda {
 namespace {
@@ -122,8 +123,8 @@ __global__ void __launch_bounds__(kThreads) pool_kernel(const __grid_constant__ 
   out[out_column] = Element<Out>::from(total);
 }
 
-// In place. A block has one pooled row. Each thread keeps its first kVectors vectors in registers
-// and reads the rest a second time.
+// Scales rows to unit length, in place. A block has one pooled row. Each thread keeps its first
+// kVectors vectors in registers and reads the rest a second time.
 template <class Out, int kRowThreads, int kVectors>
 __global__ void __launch_bounds__(kRowThreads)
     unit_length_kernel(const __grid_constant__ PoolArgs args) {
@@ -171,7 +172,7 @@ __global__ void __launch_bounds__(kRowThreads)
 }
 
 template <class Out>
-void launch_unit_length(const PoolArgs& args, cudaStream_t stream) {
+void launch_unit_length(const PoolArgs& args, const KernelStream& stream) {
   const auto launch = [&]<int kRowThreads, int kVectors>() {
     launch_kernel(unit_length_kernel<Out, kRowThreads, kVectors>,
                   dim3(static_cast<unsigned>(args.batch.num_sequences)), kRowThreads, 0, stream,
@@ -183,7 +184,7 @@ void launch_unit_length(const PoolArgs& args, cudaStream_t stream) {
 }
 
 template <class T, class Out, bool kMax>
-void launch_pool_to(const PoolArgs& args, cudaStream_t stream) {
+void launch_pool_to(const PoolArgs& args, const KernelStream& stream) {
   const auto sequences = static_cast<unsigned>(args.batch.num_sequences);
   const auto columns = static_cast<unsigned>(args.x.shape[1]);
   const unsigned blocks = sequences * ceil_div(columns, kBlockColumns);
@@ -198,7 +199,7 @@ void launch_pool_to(const PoolArgs& args, cudaStream_t stream) {
 
 }  // namespace
 
-void launch_pool(const PoolArgs& args, cudaStream_t stream) {
+void launch_pool(const PoolArgs& args, const KernelStream& stream) {
   if (args.batch.num_sequences == 0) return;
   const auto launch = [&]<class T, class Out>() {
     if (args.pooling == Pooling::kMax) {

@@ -1,8 +1,7 @@
 // Pooling of packed sequences to one vector each.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
+#include "cuda/device/stream.h"
 #include "ops/args/rowwise.h"
 
 namespace packhorse::cuda {
@@ -11,6 +10,6 @@ namespace packhorse::cuda {
 /// eight columns, to the end of the eight that the last one belongs to.
 /// A sequence's rows are summed in an order that its length alone fixes. An embedding shorter than
 /// 1e-12 is divided by that instead of its length.
-void launch_pool(const PoolArgs& args, cudaStream_t stream);
+void launch_pool(const PoolArgs& args, const KernelStream& stream);
 
 }  // namespace packhorse::cuda

@@ -8,7 +8,7 @@ namespace {
 
 template <class T, int kThreads, int kVectors>
 void launch(const TensorView& x, const RowBytes& out, const int32_t* row_count,
-            cudaStream_t stream) {
+            const KernelStream& stream) {
   constexpr int kGroups = kQuantizeThreads<kThreads> / kThreads;
   launch_kernel(quantize_rows_kernel<T, kThreads, kVectors>, block_count(x.rows(), kGroups),
                 kQuantizeThreads<kThreads>, 0, stream, x, out, row_count);
@@ -17,7 +17,7 @@ void launch(const TensorView& x, const RowBytes& out, const int32_t* row_count,
 }  // namespace
 
 void launch_quantize_rows(const TensorView& x, const RowBytes& out, const int32_t* row_count,
-                          cudaStream_t stream) {
+                          const KernelStream& stream) {
   if (x.rows() == 0) return;
   if (x.columns() > kMostInt8Columns) {
     throw RuntimeError(

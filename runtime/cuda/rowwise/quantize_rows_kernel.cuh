@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-#include "cuda/launch.cuh"
+#include "cuda/common/launch.cuh"
 #include "cuda/rowwise/quantize_rows.h"
 #include "cuda/rowwise/row.cuh"
 

@@ -4,11 +4,11 @@
 // head, with eight columns each, so that all a head needs stays in registers.
 #include <bit>
 
-#include "cuda/launch.cuh"
+#include "cuda/common/launch.cuh"
+#include "cuda/common/rotation.cuh"
+#include "cuda/common/token_position.cuh"
+#include "cuda/common/vector.cuh"
 #include "cuda/rowwise/rope.h"
-#include "cuda/rowwise/rotation.cuh"
-#include "cuda/rowwise/row.cuh"
-#include "cuda/rowwise/token_position.cuh"
 
 namespace packhorse::cuda {
 namespace {
@@ -75,12 +75,12 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void launch_rotation(const RotationArgs& args, cudaStream_t stream) {
+void launch_rotation(const RotationArgs& args, const KernelStream& stream) {
   launch_kernel(positions_kernel, block_count(args.out.rows(), kThreads), kThreads, 0, stream,
                 args);
 }
 
-void launch_rope(const RopeArgs& args, cudaStream_t stream) {
+void launch_rope(const RopeArgs& args, const KernelStream& stream) {
   const int lanes =
       static_cast<int>(std::bit_ceil(static_cast<unsigned>(args.head_dim / kVectorSize)));
   const int64_t heads = args.q.rows() * (args.num_heads + args.num_kv_heads);

@@ -4,9 +4,10 @@
 #include <algorithm>
 
 #include "core/math.h"
-#include "cuda/launch.cuh"
-#include "cuda/rowwise/raise.cuh"
-#include "cuda/rowwise/row.cuh"
+#include "cuda/common/launch.cuh"
+#include "cuda/common/raise.cuh"
+#include "cuda/common/reduce.cuh"
+#include "cuda/common/vector.cuh"
 #include "cuda/rowwise/sparse_pool.h"
 
 namespace packhorse::cuda {
@@ -150,21 +151,21 @@ dim3 grid_of(const SparseChunk& chunk) {
 
 }  // namespace
 
-void launch_sparse_chunk(const SparseChunk& chunk, cudaStream_t stream) {
+void launch_sparse_chunk(const SparseChunk& chunk, const KernelStream& stream) {
   if (chunk.rows == 0 || chunk.num_sequences == 0) return;
   dispatch_dtype(chunk.dtype, [&]<class T>() {
     launch_kernel(sparse_chunk_kernel<T>, grid_of(chunk), kThreads, 0, stream, chunk);
   });
 }
 
-void launch_sparse_sum(const SparseChunk& chunk, bool twice, cudaStream_t stream) {
+void launch_sparse_sum(const SparseChunk& chunk, bool twice, const KernelStream& stream) {
   if (chunk.rows == 0 || chunk.num_sequences == 0) return;
   dispatch_dtype(chunk.dtype, [&]<class T>() {
     launch_kernel(sparse_sum_kernel<T>, grid_of(chunk), kThreads, 0, stream, chunk, twice);
   });
 }
 
-void launch_sparse_weights(float* out, int64_t size, bool twice, cudaStream_t stream) {
+void launch_sparse_weights(float* out, int64_t size, bool twice, const KernelStream& stream) {
   if (size == 0) return;
   const auto blocks =
       static_cast<unsigned>(std::min<int64_t>(ceil_div(size, kThreads), int64_t{1} << 16));

@@ -3,13 +3,12 @@
 // maxima.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
+#include "cuda/device/stream.h"
 #include "packhorse/types.h"
 
 namespace packhorse::cuda {
 
-/// How many rows have their logits in memory at one time: few enough that the logits stay in the L2
+/// Rows that have their logits in memory at one time: few enough that the logits stay in the L2
 /// cache or near it, and enough to fill the device. This number does not change any result: neither
 /// a row's logits nor a maximum depends on it, and sums are formed in the order of the rows.
 inline constexpr int64_t kSparsePoolRows = 512;
@@ -29,11 +28,11 @@ struct SparseChunk {
 
 /// out = max(out, the logits of the sequence's rows), where a NaN wins. `out` must be zeros before
 /// the first chunk.
-void launch_sparse_chunk(const SparseChunk& chunk, cudaStream_t stream);
+void launch_sparse_chunk(const SparseChunk& chunk, const KernelStream& stream);
 /// out += log(1 + max(0, logit)) for the sequence's rows, one after the other; with `twice` the sum
 /// is over log(1 + that). `out` must be zeros before the first chunk.
-void launch_sparse_sum(const SparseChunk& chunk, bool twice, cudaStream_t stream);
+void launch_sparse_sum(const SparseChunk& chunk, bool twice, const KernelStream& stream);
 /// out = log(1 + out), or with `twice` log(1 + log(1 + out)).
-void launch_sparse_weights(float* out, int64_t size, bool twice, cudaStream_t stream);
+void launch_sparse_weights(float* out, int64_t size, bool twice, const KernelStream& stream);
 
 }  // namespace packhorse::cuda

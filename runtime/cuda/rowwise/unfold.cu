@@ -1,10 +1,10 @@
 // The kernel that puts the rows around each token side by side. A warp has one token: it finds the
 // token's sequence by a search in cu_seqlens, and copies `width` rows, 16 bytes per lane at a time;
 // rows outside of the sequence are zeros.
-#include "cuda/launch.cuh"
-#include "cuda/rowwise/reduce.cuh"
-#include "cuda/rowwise/row.cuh"
-#include "cuda/rowwise/token_position.cuh"
+#include "cuda/common/launch.cuh"
+#include "cuda/common/reduce.cuh"
+#include "cuda/common/token_position.cuh"
+#include "cuda/common/vector.cuh"
 #include "cuda/rowwise/unfold.h"
 
 namespace packhorse::cuda {
@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(kThreads) unfold_kernel(const __grid_constant_
 
 }  // namespace
 
-void launch_unfold(const UnfoldArgs& args, cudaStream_t stream) {
+void launch_unfold(const UnfoldArgs& args, const KernelStream& stream) {
   constexpr int kTokens = kThreads / 32;
   const dim3 blocks(block_count(args.batch.num_tokens, kTokens));
   dispatch_dtype(args.x.dtype, [&]<class T>() {

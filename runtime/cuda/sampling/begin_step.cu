@@ -1,5 +1,5 @@
 // Completes the inputs of a step of generation: a block for each sequence.
-#include "cuda/launch.cuh"
+#include "cuda/common/launch.cuh"
 #include "cuda/sampling/begin_step.h"
 
 namespace packhorse::cuda {
@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void launch_begin_step(const BeginStepArgs& args, cudaStream_t stream) {
+void launch_begin_step(const BeginStepArgs& args, const KernelStream& stream) {
   launch_kernel(begin_step_kernel, dim3(static_cast<unsigned>(args.batch.num_sequences)), kThreads,
                 0, stream, args);
 }

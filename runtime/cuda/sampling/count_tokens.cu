@@ -1,5 +1,5 @@
 // Counting the tokens that penalties look at.
-#include "cuda/launch.cuh"
+#include "cuda/common/launch.cuh"
 #include "cuda/sampling/sampling.h"
 
 namespace packhorse::cuda {
@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(256)
 
 }  // namespace
 
-void launch_count_tokens(const CountTokensArgs& args, cudaStream_t stream) {
+void launch_count_tokens(const CountTokensArgs& args, const KernelStream& stream) {
   if (args.num_clear > 0) {
     const dim3 grid(block_count(args.counts.columns(), 256), static_cast<unsigned>(args.num_clear));
     launch_kernel(clear_counts_kernel, grid, 256, 0, stream, args);

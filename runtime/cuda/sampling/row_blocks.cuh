@@ -9,8 +9,8 @@
 #include <cstdint>
 
 #include "core/math.h"
-#include "cuda/launch.cuh"
-#include "cuda/rowwise/reduce.cuh"
+#include "cuda/common/launch.cuh"
+#include "cuda/common/reduce.cuh"
 
 namespace packhorse::cuda {
 
@@ -118,13 +118,15 @@ class RowBlocks {
     meet();
   }
 
-  /// Where block `rank` has what this block has at `mine`, in shared memory, to be read.
+  /// Returns a pointer, to be read, to what block `rank` has in shared memory where this block has
+  /// `mine`.
   template <class T>
   __device__ const T* of(T* mine, int rank) const {
     return place_of(mine, rank);
   }
 
-  /// Every thread calls this before it ends: a block must not end while others read its memory.
+  /// Ends the use of shared memory; called by every thread, since a block must not end while others
+  /// read its memory.
   __device__ void end() const {
     if (others_read_) meet();
   }

@@ -322,11 +322,11 @@ __global__ void __launch_bounds__(kSampleThreads)
 
 }  // namespace
 
-void launch_sample(const SampleArgs& args, int sm_count, cudaStream_t stream) {
+void launch_sample(const SampleArgs& args, const KernelStream& stream) {
   const int64_t rows = args.logits.rows();
   unsigned blocks = 1;
-  if (kernels_may_overlap()) {
-    while (blocks < kMostRowBlocks && rows * blocks * 2 <= sm_count) blocks *= 2;
+  if (stream.caps.clusters) {
+    while (blocks < kMostRowBlocks && rows * blocks * 2 <= stream.caps.sm_count) blocks *= 2;
   }
   launch_clusters(blocks, sample_kernel, dim3(static_cast<unsigned>(rows) * blocks), kSampleThreads,
                   0, stream, args);

@@ -80,7 +80,7 @@ TEST(bounds_hold_and_are_met) {
   std::mt19937 random(1);
   std::normal_distribution<float> normal;
   constexpr int64_t kRows = 20;
-  constexpr int64_t kColumns = 48;  // of which the last are padding
+  constexpr int64_t kColumns = 48;  // kSize columns, then padding
   constexpr size_t kSize = 43;
   NormedRows normed;
   for (size_t i = 0; i < kSize; ++i) {

@@ -222,7 +222,7 @@ TEST(safetensors_duplicate_keys) {
                                  1),
                     "duplicate key 'dtype'");
   CHECK_THROWS_WITH(open_tensors(R"("__metadata__":{},"__metadata__":{})", 0), "duplicate key");
-  open_tensors(one + "," + tensor("b", "I8", "1", "1,2"), 2);  // the same keys in two objects
+  open_tensors(one + "," + tensor("b", "I8", "1", "1,2"), 2);  // equal keys in two objects
 }
 
 TEST(safetensors_malformed_entries) {

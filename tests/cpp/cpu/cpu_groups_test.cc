@@ -1,5 +1,6 @@
 // Tests dense layers whose weights are quantised in groups.
-#include "cpu/gemm_groupwise.h"
+#include "cpu/common/groups_layout.h"
+#include "cpu/gemm/gemm_groupwise.h"
 #include "cpu_test.h"
 
 namespace packhorse::cpu_test {
@@ -109,7 +110,7 @@ TEST(cpu_groups_match_float64) {
   }
 }
 
-// What the int8 blocks of x cost.
+// Bounds the error that the int8 blocks of x cost.
 TEST(cpu_groups_are_near_products_of_floats) {
   const auto ops = make(1);
   for (const WeightGroups& groups : kForms) {

@@ -5,8 +5,8 @@
 #include <fstream>
 #include <string>
 
-#include "cpu/cgroup_memory.h"
-#include "cpu/host_memory.h"
+#include "cpu/memory/cgroup_memory.h"
+#include "cpu/memory/host_memory.h"
 #include "test.h"
 
 namespace packhorse::cpu {

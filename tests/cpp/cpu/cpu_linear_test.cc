@@ -124,8 +124,8 @@ TEST(cpu_feed_forward_matches_float64) {
   }
 }
 
-// Whether a row gives the same bits everywhere: alone, at every position of batches that need full
-// and partial blocks, split and whole ones, with 1 and 3 threads, and among NaN and Inf.
+// Returns whether a row gives the same bits everywhere: alone, at every position of batches that
+// need full and partial blocks, split and whole ones, with 1 and 3 threads, and among NaN and Inf.
 template <class Op>
 bool bits_depend_on_the_row_alone(Op& one, Op& three, int64_t columns, DType dtype) {
   const Matrix row = Matrix::random(1, columns, dtype, 31);

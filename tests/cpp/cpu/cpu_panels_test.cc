@@ -1,8 +1,8 @@
 // Tests the products in bfloat16 and int8 of aarch64 (MultiplyPanels), in every instruction set
 // that this processor has.
 #include "core/math.h"
-#include "cpu/kernels.h"
-#include "cpu/processor.h"
+#include "cpu/isa/kernels.h"
+#include "cpu/isa/processor.h"
 #include "cpu_test.h"
 
 namespace packhorse::cpu_test {

@@ -2,7 +2,7 @@
 // and a stream's places one after another.
 #include <vector>
 
-#include "cpu/partition.h"
+#include "cpu/gemm/partition.h"
 #include "test.h"
 
 namespace packhorse::cpu {

@@ -3,8 +3,8 @@
 #include <array>
 #include <memory>
 
-#include "cpu/read_ahead.h"
-#include "cpu/shared_pools.h"
+#include "cpu/threads/read_ahead.h"
+#include "cpu/threads/shared_pools.h"
 #include "test.h"
 
 namespace packhorse::cpu {

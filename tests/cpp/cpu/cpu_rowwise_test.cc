@@ -162,7 +162,7 @@ TEST(cpu_cast_gathers_rows) {
     ops->cast({.x = x.view(), .out = out.view(), .rows = rows.data(), .row_count = &count});
     for (int64_t i = 0; i < count; ++i) CHECK(out.same_rows(i, x, rows[size_t(i)], 1));
     for (float value : columns_of(out, count, 1, 0, 24)) CHECK(value == 0);
-    // In place, rows from the count on become zeros.
+    // Gathers in place: rows from the count on become zeros.
     const Matrix before = x;
     ops->cast({.x = x.view(), .out = x.view(), .row_count = &count});
     CHECK(x.same_rows(0, before, 0, count));

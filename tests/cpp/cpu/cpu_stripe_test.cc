@@ -3,9 +3,9 @@
 #include <bit>
 
 #include "core/math.h"
-#include "cpu/gemm.h"
-#include "cpu/kernels.h"
-#include "cpu/processor.h"
+#include "cpu/gemm/gemm.h"
+#include "cpu/isa/kernels.h"
+#include "cpu/isa/processor.h"
 #include "cpu_test.h"
 
 namespace packhorse::cpu_test {

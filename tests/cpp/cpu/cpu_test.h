@@ -99,8 +99,8 @@ struct Matrix {
   std::vector<std::byte> bytes;
 };
 
-// Whether the largest |found - expected| is small relative to the dtype's precision and to the size
-// of the values.
+// Returns whether the largest |found - expected| is small relative to the dtype's precision and to
+// the size of the values.
 inline bool close(const Matrix& found, const std::vector<double>& expected,
                   double tolerance = 1.0) {
   const double unit = found.dtype == DType::kBFloat16 ? 8e-3 : 4e-6;

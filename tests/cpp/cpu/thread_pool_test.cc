@@ -1,4 +1,4 @@
-#include "cpu/thread_pool.h"
+#include "cpu/threads/thread_pool.h"
 
 #include <atomic>
 #include <barrier>
@@ -7,8 +7,8 @@
 #include <thread>
 #include <vector>
 
-#include "cpu/affinity.h"
-#include "cpu/shared_pools.h"
+#include "cpu/threads/affinity.h"
+#include "cpu/threads/shared_pools.h"
 #include "packhorse/error.h"
 #include "test.h"
 
@@ -96,7 +96,7 @@ TEST(a_long_loop_lets_others_go_on) {
   std::atomic<bool> other_done = false;
   std::atomic<int> calls = 0;
   std::thread other;
-  constexpr int kIndices = 20000;  // of 1 ms each, until the other caller is done
+  constexpr int kIndices = 20000;  // calls of 1 ms each, until the other caller is done
   pool->parallel_for(kIndices, [&](int64_t index, int) {
     if (index == 0) {
       other = std::thread([&] {

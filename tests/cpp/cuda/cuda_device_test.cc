@@ -1,5 +1,5 @@
 // The messages about drivers: no test machine has a driver in every state.
-#include "cuda/device.h"
+#include "cuda/device/caps.h"
 #include "test.h"
 
 using namespace packhorse::cuda;

@@ -26,7 +26,7 @@ TEST(cuda_downloads_of_a_failed_run_are_dropped) {
       throw RuntimeError("between two outputs");
     } catch (const RuntimeError&) {
     }
-    // As if the memory had been freed and belonged to somebody else now.
+    // Overwrites the memory, as if it had been freed and belonged to somebody else now.
     std::fill(dropped.begin(), dropped.end(), -2.0f);
     {
       const DownloadScope downloads(device);

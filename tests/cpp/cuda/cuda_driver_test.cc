@@ -1,12 +1,12 @@
-// What a machine says that has no driver, one that is too old, no device, or one that is too old:
-// a fake of the CUDA runtime answers in its place.
+// Tests the messages for machines that have no driver, too old a driver, no device, or too old a
+// device: a fake of the CUDA runtime answers in its place.
 #include <cuda_runtime_api.h>
 
 #include <cstring>
 #include <string>
+#include <utility>
 
-#include "cuda/cuda_backend.h"
-#include "cuda/device.h"
+#include "cuda/device/caps.h"
 #include "packhorse/error.h"
 #include "test.h"
 
@@ -18,6 +18,7 @@ struct Machine {
   int driver = 13000;
   int devices = 1;
   int major = 9;
+  int minor = 0;
   cudaError_t error = cudaSuccess;  // of counting devices
 };
 
@@ -43,36 +44,65 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr name, int) {
-  *value = name == cudaDevAttrComputeCapabilityMajor ? machine.major : 0;
-  return cudaSuccess;
+  switch (name) {
+    case cudaDevAttrComputeCapabilityMajor:
+      *value = machine.major;
+      return cudaSuccess;
+    case cudaDevAttrComputeCapabilityMinor:
+      *value = machine.minor;
+      return cudaSuccess;
+    case cudaDevAttrMultiProcessorCount:
+      *value = 132;
+      return cudaSuccess;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+      *value = 232448;
+      return cudaSuccess;
+    default:
+      return cudaErrorInvalidValue;
+  }
 }
 }
 
 TEST(machines_without_a_usable_driver) {
   machine = {.driver = 0, .error = cudaErrorInsufficientDriver};
-  CHECK_THROWS_AS(RuntimeError, cuda::check_device(0),
+  CHECK_THROWS_AS(RuntimeError, cuda::device_caps(0),
                   "device 'cuda:0': no NVIDIA driver on this machine; install one for CUDA 13.0");
-  CHECK(cuda_device_count() == 0);
+  CHECK(cuda::device_count() == 0);
   machine = {.driver = 12020, .error = cudaErrorInsufficientDriver};
-  CHECK_THROWS_AS(RuntimeError, cuda::check_device(0),
+  CHECK_THROWS_AS(RuntimeError, cuda::device_caps(0),
                   "the NVIDIA driver is too old: it runs CUDA 12.2, this build needs 13.0");
-  CHECK(cuda_device_count() == 0);
+  CHECK(cuda::device_count() == 0);
 }
 
 TEST(machines_without_a_usable_device) {
   machine = {.error = cudaErrorNoDevice};
-  CHECK_THROWS_AS(RuntimeError, cuda::check_device(0), "the driver shows no device");
-  CHECK(cuda_device_count() == 0);
+  CHECK_THROWS_AS(RuntimeError, cuda::device_caps(0), "the driver shows no device");
+  CHECK(cuda::device_count() == 0);
   machine = {.devices = 2};
-  CHECK_THROWS_AS(RuntimeError, cuda::check_device(2),
+  CHECK_THROWS_AS(RuntimeError, cuda::device_caps(2),
                   "'cuda:2' does not exist: found cuda:0 (a fake), cuda:1 (a fake)");
-  CHECK_THROWS_AS(RuntimeError, cuda::check_device(-1), "does not exist");
+  CHECK_THROWS_AS(RuntimeError, cuda::device_caps(-1), "does not exist");
   machine = {.major = 7};
-  CHECK_THROWS_AS(RuntimeError, cuda::check_device(0), "has compute capability 7.0, 8.0 is needed");
+  CHECK_THROWS_AS(RuntimeError, cuda::device_caps(0), "has compute capability 7.0, 8.0 is needed");
   machine = {.error = cudaErrorUnknown};
-  CHECK_THROWS_AS(RuntimeError, cuda::check_device(0), "a name: a reason");
-  CHECK(cuda_device_count() == 0);
+  CHECK_THROWS_AS(RuntimeError, cuda::device_caps(0), "a name: a reason");
+  CHECK(cuda::device_count() == 0);
   machine = {};
-  CHECK(cuda::check_device(0) == cuda::kBuiltForSm90);
-  CHECK(cuda_device_count() == 1);
+  CHECK(cuda::device_count() == 1);
+}
+
+TEST(capabilities_are_those_of_the_device) {
+  machine = {};
+  const cuda::DeviceCaps hopper = cuda::device_caps(0);
+  CHECK(hopper.sm == 90);
+  CHECK(hopper.sm_count == 132);
+  CHECK(hopper.shared_bytes == 232448);
+  CHECK(hopper.tma && hopper.wgmma && hopper.clusters && hopper.pdl);
+  // Devices with these instructions in another form, and without, run the PTX of 8.0.
+  for (const auto& [major, minor] : {std::pair{8, 0}, {8, 9}, {10, 0}, {12, 0}}) {
+    machine = {.major = major, .minor = minor};
+    const cuda::DeviceCaps caps = cuda::device_caps(0);
+    CHECK(caps.sm == 10 * major + minor);
+    CHECK(!caps.tma && !caps.wgmma && !caps.clusters && !caps.pdl);
+  }
 }

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "cuda/host_device_ring.h"
-#include "cuda/small_copy.h"
+#include "cuda/device/host_device_ring.h"
+#include "cuda/device/small_copy.h"
 #include "packhorse/error.h"
 #include "test.h"
 
@@ -22,7 +22,7 @@ using Work = std::function<void()>;
 
 struct FakeStream {
   std::deque<Work> asked;
-  size_t done = 0;      // of all that was asked for
+  size_t done = 0;      // how many of all that were asked for are done
   std::string failing;  // the call that fails, once
   std::set<void*> alive;
 
@@ -87,7 +87,7 @@ cudaError_t cudaGetDevice(int* device) {
   return cudaSuccess;
 }
 
-// What these tests do not come to.
+// Functions that must be linked, but that these tests never call.
 cudaError_t cudaSetDevice(int) { return cudaErrorNoDevice; }
 cudaError_t cudaMalloc(void**, size_t) { return cudaErrorNoDevice; }
 cudaError_t cudaFree(void*) { return cudaErrorNoDevice; }
@@ -168,7 +168,7 @@ TEST(rounds_have_their_own_inputs_and_results) {
   int failed = 0;
   for (int32_t number = 1; number <= 5000; ++number) {
     const auto count = static_cast<int32_t>(1 + random() % (kNumbers - 1));
-    // In the middle of the round, or when all of it has been asked for.
+    // Fails in the middle of the round, or when all of it has been asked for.
     const char* const failing[] = {"an operator", "cudaEventRecord"};
     if (random() % 4 == 0) stream.failing = failing[random() % 2];
     try {
@@ -192,7 +192,7 @@ TEST(results_are_copied_with_the_inputs_of_the_next_round) {
   const size_t before = stream.num_asked();
   room.begin(1, 5);
   room.begin(2, 6);
-  const size_t launches = 4;  // of two copies and two operators
+  const size_t launches = 4;  // two copies and two operators
   CHECK(stream.num_asked() - before == launches);
   room.end(1, 5);
   CHECK(stream.num_asked() - before == launches);

@@ -1,11 +1,11 @@
-// What is left behind where a call of the CUDA runtime fails: nothing. The runtime is a fake, which
-// this program is linked with in place of the real one; it runs without a GPU.
+// Tests that nothing is left behind where a call of the CUDA runtime fails. The runtime is a fake,
+// which this program is linked with in place of the real one; it runs without a GPU.
 #include <cstdlib>
 #include <set>
 #include <string>
 
-#include "cuda/device_memory.h"
-#include "cuda/graph.h"
+#include "cuda/device/graph.h"
+#include "cuda/device/memory.h"
 #include "packhorse/error.h"
 #include "test.h"
 
@@ -13,13 +13,13 @@ using namespace packhorse;
 
 namespace {
 
-/// What the fake has made and not destroyed, and which of its calls is to fail.
+/// The objects that the fake has made and not destroyed, and the call that is to fail.
 struct Fake {
   std::set<void*> alive;
   std::string failing;
-  int calls_before = 0;  // of that one, which succeed
+  int calls_before = 0;  // calls of `failing` that succeed before one fails
   bool capturing = false;
-  bool lost = false;  // whether the device is gone: nothing works any more
+  bool lost = false;  // the device is gone: nothing works any more
 
   cudaError_t call(const char* name) {
     if (lost) return cudaErrorDevicesUnavailable;
@@ -90,7 +90,7 @@ cudaError_t cudaHostAlloc(void** made, size_t bytes, unsigned) {
 }
 cudaError_t cudaFreeHost(void* made) { return fake.destroy(made); }
 
-// What these tests do not come to.
+// Functions that must be linked, but that these tests never call.
 cudaError_t cudaGetDevice(int*) { return cudaErrorNoDevice; }
 cudaError_t cudaSetDevice(int) { return cudaErrorNoDevice; }
 cudaError_t cudaMalloc(void**, size_t) { return cudaErrorNoDevice; }
@@ -119,7 +119,7 @@ TEST(a_recording_that_fails_leaves_nothing) {
     fail_at("");
     const auto graph = record();
     graph->launch();
-    CHECK(fake.alive.size() == 1);  // what is launched
+    CHECK(fake.alive.size() == 1);  // the launched graph
   }
   CHECK(fake.alive.empty());
   CHECK(worked == 7);

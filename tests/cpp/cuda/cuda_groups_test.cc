@@ -42,7 +42,7 @@ void check_value(uint32_t q, uint16_t scale, uint16_t minimum) {
   const uint32_t byte = kBits == 4 ? q | q << 4 : q;
   const uint32_t word = byte * 0x01010101u;
   const uint32_t words[2] = {word, word};
-  // What belongs to the lane's second feature is half as large.
+  // Halves the scale and the minimum of the lane's second feature, to tell it from the first.
   const auto half = [](uint16_t bits) { return float32_to_float16(float16_to_float32(bits) / 2); };
   const uint16_t scales[2] = {scale, half(scale)};
   const uint16_t minima[2] = {minimum, half(minimum)};

@@ -2,7 +2,7 @@
 #include <functional>
 #include <vector>
 
-#include "cuda/graph_bounds.h"
+#include "cuda/device/graph_bounds.h"
 #include "session/graph_cache.h"
 #include "test.h"
 

@@ -12,7 +12,7 @@
 namespace packhorse::test {
 namespace {
 
-// In (0, 1).
+// Returns a number in (0, 1).
 double unit(uint64_t hash) { return (static_cast<double>(hash >> 12) + 0.5) * 0x1p-52; }
 
 void expect(bool holds, const char* rule) {
@@ -98,7 +98,7 @@ void FakeModel::sample(uint64_t sum, int32_t last, const StepSampler& sampler, T
   take_top(raw, top);
 }
 
-// What a step that was launched has of a sequence, with all that it reads.
+// A sequence's part in a step that was launched, with all that the step reads of it.
 struct FakeRunner::Part {
   SequenceSlice sequence;
   std::vector<int32_t> ids, pages, history, targets;
@@ -298,7 +298,7 @@ void FakeRunner::compute(Part& part, uint64_t number) {
   }
 }
 
-// What is chosen after a row, where something is.
+// Chooses the token after a row, where one is to be chosen.
 void FakeRunner::sample(Part& part, size_t row, uint64_t sum, uint64_t number) {
   const SequenceSlice& sequence = part.sequence;
   const size_t rows = part.chosen.size();

@@ -23,10 +23,11 @@ struct FakeModel {
   int64_t vocab_size = 40;
   /// Above 0: a token is mostly followed by the same one, but not after one `repeats`-th of texts.
   uint64_t repeats = 0;
-  /// Above 0: after one `flaw`-th of texts something else comes than by a model without.
+  /// Above 0: after one `flaw`-th of texts another token comes than in a model whose `flaw` is 0.
   uint64_t flaw = 0;
 
-  /// What is cached of a token: `before` is the sum of what is cached of those before it.
+  /// Returns the cache's entry of a token. `before`: the sum of the entries of the tokens before
+  /// it.
   static uint64_t key(uint64_t before, int32_t token, int64_t position) {
     return mix(mix(before, static_cast<uint64_t>(token)), static_cast<uint64_t>(position));
   }
@@ -80,7 +81,7 @@ class FakeRunner final : public StepRunner {
   std::atomic<int64_t> steps = 0;
   std::atomic<int64_t> overlapped = 0;  // steps that were launched while another was in flight
   std::atomic<int64_t> sampled = 0;     // tokens chosen
-  std::atomic<int> fail_in = 0;         // that many steps from now one fails; 0: none does
+  std::atomic<int> fail_in = 0;         // number of steps until one fails; 0: none does
   std::atomic<int64_t> copies = 0;
   std::atomic<int64_t> computed = 0;
 
@@ -88,7 +89,7 @@ class FakeRunner final : public StepRunner {
   struct Slot {
     std::vector<int32_t> history;
     int32_t chosen = -1;
-    uint64_t step = 0;  // that chose it
+    uint64_t step = 0;  // step that chose it
   };
 
   struct Part;
@@ -103,7 +104,7 @@ class FakeRunner final : public StepRunner {
   /// Fills in what is pending, and checks the slot.
   void begin(Part& part, uint64_t number);
   void compute(Part& part, uint64_t number);
-  /// What is chosen after a row, where something is.
+  /// Chooses the token after a row, where one is to be chosen.
   void sample(Part& part, size_t row, uint64_t sum, uint64_t number);
 
   const RunnerLimits limits_;
@@ -120,7 +121,7 @@ class FakeRunner final : public StepRunner {
   bool held_ = false;
 };
 
-/// The same by a loop over one sequence's tokens, without engine, pages and batch.
+/// Generates one sequence with a loop over its tokens, without engine, pages and batch.
 GeneratedSequence generate_alone(const FakeModel& model, std::span<const int32_t> prompt,
                                  const Sampling& sampling, uint64_t stream, int64_t max_context);
 

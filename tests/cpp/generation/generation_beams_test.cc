@@ -49,7 +49,7 @@ Sampling beams(int64_t count, int64_t new_tokens) {
   return sampling;
 }
 
-// Each beam computed from its first token on: no engine, no pages.
+// Searches with each beam computed from its first token on: no engine, no pages.
 std::vector<Hypothesis> search_alone(const Ids& prompt, const Sampling& sampling,
                                      std::span<const uint32_t> mask = {}) {
   struct Beam {

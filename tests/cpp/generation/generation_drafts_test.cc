@@ -59,7 +59,8 @@ void check_same(const GeneratedSequence& found, const GeneratedSequence& expecte
   }
 }
 
-// What followed the last occurrence of the longest n-gram that the text ends with.
+// Looks up the tokens that followed the last occurrence of the longest n-gram that the text ends
+// with.
 bool look_up(const Ids& text, size_t count, Ids& drafts) {
   for (size_t n = std::min(NgramIndex::kLongest, text.size()); n >= NgramIndex::kShortest; --n) {
     for (size_t end = text.size() - 1; end >= n; --end) {
@@ -238,7 +239,7 @@ TEST(drafts_end_where_a_text_ends) {
       check_same(opened.session->generate(std::vector<Ids>{prompt}, sampling)[0][0],
                  generate_alone({40, kRepeats}, prompt, sampling, 0, limits.max_context));
     }
-    // At the end of the context.
+    // Generates up to the end of the context.
     Sampling open_end;
     const Opened opened = open(limits, 8, by_model);
     const auto found = opened.session->generate(std::vector<Ids>{prompt}, open_end)[0][0];
@@ -360,7 +361,7 @@ TEST(drafts_take_no_page_from_others) {
   CHECK(scheduler.stats().preemptions == 0);
   scheduler.complete_drafts(first, 2, 0);
   CHECK(first.computed == 62 && first.pages.size() == 1);
-  // With a free page they go beyond; what they do not reach is given back.
+  // Drafts go beyond the page where one is free; pages that they do not reach are given back.
   scheduler.finish(second);
   grow_to(first, 63);
   first.speculation->length = DraftLength(8, false);
@@ -383,9 +384,9 @@ TEST(drafts_leave_full_steps_alone) {
   opened.runner->let_go();
   for (const auto& request : requests) request->wait();
   const GenerationStats stats = opened.session->stats();
-  // As long as 32 run, none drafts; all ended in the same step or nearly.
+  // Checks that none drafts as long as 32 run; all ended in the same step or nearly.
   CHECK(stats.drafted_tokens < 40);
-  CHECK(opened.runner->overlapped > stats.steps / 2);  // and none waits for drafts
+  CHECK(opened.runner->overlapped > stats.steps / 2);  // none waits for drafts
 }
 
 // When others begin, so that more than 32 run, nobody runs ahead of drafts that are in flight.

@@ -35,7 +35,7 @@ struct Sent {
   }
 };
 
-// What may follow a token depends on it.
+// Allows about three in four tokens, by a hash of the last one.
 class Following final : public TokenMask {
  public:
   bool fill(std::span<uint32_t> words) override {
@@ -125,7 +125,7 @@ void check_result(const Sent& sent, const RunnerLimits& limits, uint64_t repeats
     const bool whole =
         found.finish_reason == FinishReason::kStop || found.finish_reason == FinishReason::kLength;
     complete += whole ? 1 : 0;
-    if (sampling.num_beams > 1) {  // of a search that is cut, some hypotheses may be whole
+    if (sampling.num_beams > 1) {  // hypotheses of a search that is cut may be whole
       if (whole && !sent.may_be_cut)
         CHECK(found.ids == expected[i].ids && found.score == expected[i].score);
       continue;

@@ -77,7 +77,7 @@ TEST(page_pool_finds_what_was_published) {
   Table other = publish_chain(pool, {5}, 1);
   CHECK(other[0] != first[0]);
   check(pool, {first, second, other});
-  // What is computed twice is kept once.
+  // Blocks that are computed twice are kept once.
   Table again = publish_chain(pool, {5, 6, 9});
   CHECK(again[0] == first[0] && again[1] == first[1] && again[2] != first[2]);
   CHECK(pool.num_used() == 5);
@@ -141,7 +141,7 @@ TEST(page_pool_equals_a_map) {
     Ids tokens(1 + draw(4));
     for (int32_t& token : tokens) token = int32_t(draw(2));
     Table table = find_chain(pool, tokens);
-    // What somebody holds is always found, and is the same page.
+    // Pages that a table holds are always found, and are the same pages.
     for (size_t i = 0; i < tables.size(); ++i) {
       for (size_t b = 0; b < tokens.size() && b < chains[i].size(); ++b) {
         if (chains[i][b] != tokens[b]) break;

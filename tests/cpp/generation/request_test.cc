@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kTokens = 20000;
 
-// What the engine's thread does in a step.
+// Does to a request what the engine's thread does in a step.
 void add_token(Request& request, int number) {
   const TokenLogprob token = {number, static_cast<float>(number)};
   request.append(0, token, std::vector<TokenLogprob>{token});

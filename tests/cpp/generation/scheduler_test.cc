@@ -1,4 +1,4 @@
-// What the scheduler decides, step by step, without threads.
+// Tests the scheduler's decisions, step by step, without threads.
 #include "generation/scheduler/scheduler.h"
 
 #include <string>
@@ -199,7 +199,7 @@ TEST(scheduler_shares_pages_between_sequences_of_a_request) {
     CHECK(bench.step() == "1:100+40 2:0+10");  // the others of 1 wait for its pages
     CHECK(bench.step() == "1:140+1 2:10+1 1:128+12 1:128+12");
     CHECK(bench.scheduler.stats().pages_used == 3 + 1 + 1 + 1);
-    // The same prompt later.
+    // Adds the first prompt once more: with a prefix cache its whole page is found again.
     bench.add(140, 3, 1);
     bench.step();
     CHECK(bench.scheduler.stats().prefix_hit_tokens == (prefix_cache ? 3 : 2) * 128);

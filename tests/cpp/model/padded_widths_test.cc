@@ -136,7 +136,7 @@ class Model {
     }
   }
 
-  /// As the host gets them.
+  /// Returns the outputs as the host gets them.
   Outputs read() {
     Outputs values = make_outputs();
     RunOutputs to;
@@ -147,7 +147,8 @@ class Model {
     return values;
   }
 
-  /// As arrays that stay on a device hold them: contiguous, of the model's widths.
+  /// Returns the outputs as arrays that stay on a device hold them: contiguous, of the model's
+  /// widths.
   Outputs write() {
     DeviceOutputSet all;
     for (size_t i = 0; i < kOutputNames.size(); ++i) all[i] = model_.layouts[i].exists();
@@ -243,7 +244,8 @@ class AnyWeights {
   std::mt19937 random_{3};
 };
 
-/// Of three heads of five columns each.
+/// Returns a spec with heads of five columns, so that hidden, head and inner widths all need
+/// padding.
 std::string narrow_spec(const std::string& changes = "{}") {
   return patched(tiny_spec(R"({"hidden_size": 21, "head_dim": 5, "intermediate_size": 13})"),
                  changes);

@@ -10,6 +10,6 @@ Action memory_action(const Instruction& instruction);
 Action copy_action(const Instruction& instruction);
 Action barrier_action(const Instruction& instruction);
 Action product_action(const Instruction& instruction);
-Action group_action(const Instruction& instruction);  // of wgmma
+Action group_action(const Instruction& instruction);  // wgmma
 
 }  // namespace emulated

@@ -11,7 +11,7 @@ namespace emulated {
 /// An operand of an asm statement. `place` is the variable itself: an output, or an input that may
 /// be read after the statement, by an instruction that runs later; null where there is none.
 struct Operand {
-  uint64_t value = 0;  // as it was when the statement ran
+  uint64_t value = 0;  // its value when the statement ran
   void* place = nullptr;
   uint8_t bytes = 4;
   char type = 'r';  // r, l, h, f, d or n, as the constraint says

@@ -1,4 +1,4 @@
-// Where threads meet: lanes of a warp, barriers of the block, and mbarriers.
+// Meeting points of threads: lanes of a warp, barriers of the block, and mbarriers.
 #include "emulator/intrinsics.h"
 #include "emulator/machine.h"
 

@@ -1,6 +1,6 @@
-// What device code finds besides the headers of CUDA when the host compiles it: included ahead of
-// every translated source. The headers of CUDA come first, and see a host compiler; what follows
-// sees device code of compute capability 9.0a.
+// Definitions that device code finds besides the headers of CUDA when the host compiles it:
+// included ahead of every translated source. The headers of CUDA come first, and see a host
+// compiler; the code after them sees device code of compute capability 9.0a.
 #pragma once
 
 #include <cuda.h>

@@ -14,7 +14,7 @@
 
 namespace emulated {
 
-/// What a kernel has done wrong, with the thread that did it; or that it does not end.
+/// A fault of a kernel, with the thread that made it; or that the kernel does not end.
 struct Error : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -26,7 +26,7 @@ struct Options {
   uint64_t seed = 0;
   Timing timing = Timing::kLate;
   /// Lanes of a warp that wait for the same phase of an mbarrier go on together, as they do on
-  /// devices as long as they have not gone different ways. Without, one lane may be a phase ahead.
+  /// devices as long as they have not gone different ways. If false, one lane may be a phase ahead.
   bool together = true;
   /// Blocks of a grid that run at the same time: each goes on for a while, and then another one.
   unsigned resident = 1;
@@ -38,14 +38,14 @@ inline void set_seed(uint64_t seed, unsigned resident = 1) {
   set_options({.seed = seed, .timing = static_cast<Timing>(seed % 3), .resident = resident});
 }
 
-/// What launches have done so far.
+/// Totals over all launches so far.
 struct Counts {
   uint64_t launches = 0, blocks = 0, switches = 0, instructions = 0;
 };
 const Counts& counts();
 
-/// Memory of an emulated device: between a megabyte each that nobody may access. Bytes are 0xff at
-/// first: NaN in all formats.
+/// Memory of an emulated device, with a megabyte before and after it that nobody may access. Bytes
+/// are 0xff at first: NaN in all formats.
 class Memory {
  public:
   explicit Memory(size_t bytes);

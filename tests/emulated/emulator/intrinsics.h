@@ -304,7 +304,7 @@ inline float max(float a, float b) { return std::fmax(a, b); }
 inline double min(double a, double b) { return std::fmin(a, b); }
 inline double max(double a, double b) { return std::fmax(a, b); }
 
-// What the host's headers of float16 and bfloat16 leave to devices.
+// Functions of float16 and bfloat16 that the host's headers declare for device code only.
 inline __half __hfma(__half a, __half b, __half c) {
   return __double2half(
       std::fma(double{__half2float(a)}, double{__half2float(b)}, double{__half2float(c)}));

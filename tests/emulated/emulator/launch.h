@@ -16,7 +16,7 @@ extern dim3 blockDim, gridDim;
 
 namespace emulated {
 
-/// Where the running thread is in its grid.
+/// The running thread's place in its grid.
 struct Place {
   uint3 thread, block;
   dim3 block_extent, grid_extent;

@@ -189,8 +189,8 @@ void Machine::later(std::function<void()> operation) {
   engine_.push_back(std::move(operation));
 }
 
-// One of the fibres that can go on. A third of all seeds take any, a third prefer warps by a
-// priority that changes now and then, a third go around.
+// Chooses a fibre that can go on. A third of all seeds take any, a third prefer warps by a priority
+// that changes now and then, a third go around.
 Fibre* Machine::next() {
   const size_t count = ready_.size();
   size_t chosen = 0;

@@ -26,19 +26,19 @@ struct Groups {
   void commit();
   /// Does what all groups but the latest `left` hold, in any order within a group.
   void complete(size_t left);
-  /// Whether some operation has not been done.
+  /// Returns whether some operation has not been done.
   bool pending() const;
 };
 
 struct Fibre {
   Place place;
-  int index = 0;  // in its block
+  int index = 0;  // number of its thread in the block
   void* stack_pointer = nullptr;
-  char* stack = nullptr;  // its lowest address
+  char* stack = nullptr;  // the lowest address of its stack
   enum class State : uint8_t { kReady, kBlocked, kDone } state = State::kReady;
   const char* waits_for = "";
   const char* at = "";       // file and line of the latest asm statement
-  uint64_t detail = 0;       // of what it waits for
+  uint64_t detail = 0;       // what it waits for: a barrier number, or an mbarrier address
   bool may_give_up = false;  // waits for a barrier, but may go on without
   bool gave_up = false;
   uint64_t tried = 0;   // the phase of an mbarrier that it has tried in vain
@@ -80,7 +80,7 @@ struct SharedBarrier {
   uint64_t cookie = 0;
   int64_t expected = 0;
   int64_t pending = 0;
-  int64_t bytes = 0;  // that transactions must still bring
+  int64_t bytes = 0;  // bytes that transactions must still bring
   uint64_t phase = 0;
   bool fenced = false;  // since it was initialised
 };
@@ -105,7 +105,7 @@ class Machine {
   int threads() const { return static_cast<int>(fibres_.size()); }
   Timing timing() const { return options_.timing; }
   uint32_t random(uint32_t below);
-  /// Whether an asynchronous operation is to be done at once.
+  /// Returns whether an asynchronous operation is to be done at once.
   bool at_once();
 
   [[noreturn]] void fail(const std::string& what);
@@ -113,10 +113,10 @@ class Machine {
   void wait(const char* what, uint64_t detail = 0);
   void wake(Fibre& fibre);
   Fibre& fibre(int index) { return *fibres_[static_cast<size_t>(index)]; }
-  /// Whether a variable on the stack of a fibre still exists; true for all other memory.
+  /// Returns whether a variable on the stack of a fibre still exists; true for all other memory.
   bool alive(int fibre, const void* variable) const;
   void pause();
-  /// Of a thread that reads the same again and again.
+  /// Lets others go on, for a thread that reads the same place again and again.
   void poll();
   void maybe_pause(uint32_t one_of) {
     if (random(one_of) == 0) pause();
@@ -153,8 +153,9 @@ class Machine {
   void arrive_barrier(uint32_t address, int64_t count, int64_t bytes);
   void complete_bytes(uint32_t address, int64_t bytes);
   void expect_bytes(uint32_t address, int64_t bytes);
-  /// Whether the phase of this parity has ended. `give_up`: waits until it has, or until nothing
-  /// else can go on.
+  /// Returns whether the phase of this parity has ended. `may_wait`: mbarrier.try_wait, else
+  /// test_wait. Either may look too early, at random; otherwise it waits until the phase has ended,
+  /// or until nothing else can go on.
   bool wait_barrier(uint32_t address, uint32_t parity, bool may_wait);
 
  private:
@@ -178,13 +179,13 @@ class Machine {
   std::vector<Fibre*> pool_;
   std::vector<Fibre*> fibres_;
   std::vector<Fibre*> ready_;
-  std::vector<uint32_t> priorities_;  // of warps
+  std::vector<uint32_t> priorities_;  // priority of each warp
   std::vector<Warp> warps_;
   std::array<NamedBarrier, 16> named_;
   std::map<uint32_t, SharedBarrier> barriers_;
   std::vector<std::function<void()>> engine_;
   Fibre* current_ = nullptr;
-  void* scheduler_ = nullptr;  // its stack pointer
+  void* scheduler_ = nullptr;  // the scheduler's stack pointer
   const std::function<void()>* body_ = nullptr;
   size_t done_ = 0;
   bool polled_ = false;  // since run() was called
@@ -197,7 +198,7 @@ class Machine {
   char* shared_ = nullptr;
   char* fenced_ = nullptr;  // shared memory as copies and wgmma have it
   size_t dynamic_bytes_ = 0;
-  size_t static_end_ = 0;  // from shared_
+  size_t static_end_ = 0;  // bytes from shared_ to the end of static variables
   std::unordered_map<const void*, uint32_t> statics_;
 };
 

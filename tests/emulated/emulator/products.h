@@ -1,4 +1,4 @@
-// What products of tensor cores have in common, mma.sync and wgmma.
+// Common parts of the products of tensor cores, mma.sync and wgmma.
 //
 // An instruction adds the exact sum of its products to each float32 of the accumulator, in
 // ascending order of k and in float64, and rounds once. A device may round otherwise; but two

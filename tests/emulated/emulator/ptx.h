@@ -15,11 +15,11 @@ namespace emulated {
 struct Argument {
   enum class Kind : uint8_t { kOperand, kRegister, kNumber, kSpecial, kList, kAddress, kNone };
   Kind kind = Kind::kNone;
-  int index = 0;        // of the asm statement's operand, or of a register
-  uint64_t number = 0;  // or what is added to an address
-  std::string name;     // of a special register
+  int index = 0;        // number of the asm statement's operand, or of a register
+  uint64_t number = 0;  // a constant, or what is added to an address
+  std::string name;     // name of a special register
   bool negated = false;
-  std::vector<Argument> parts;  // of a list or an address
+  std::vector<Argument> parts;  // elements of a list; parts of an address
 };
 
 struct Instruction;
@@ -32,7 +32,7 @@ struct Instruction {
   std::vector<Argument> arguments;
   int guard = -1;  // the register of its predicate
   bool guard_negated = false;
-  int target = -1;  // of a branch
+  int target = -1;  // instruction that a branch goes to
   Action action = nullptr;
   bool has(std::string_view part) const;
 };
@@ -44,7 +44,7 @@ struct Program {
 
 /// Parses the text; throws Error where it is not understood.
 std::unique_ptr<Program> parse_ptx(const char* text);
-/// What runs an instruction; null where it is not known.
+/// Returns the function that runs an instruction; null where the instruction is not known.
 Action find_action(const Instruction& instruction);
 
 /// One run of a program by one thread.

@@ -97,7 +97,7 @@ void copy_async_barrier(Run& run, const Instruction& i) {
   Machine& m = machine();
   const uint32_t address = static_cast<uint32_t>(run.address(i.arguments[0]));
   if (!i.has("noinc")) m.barrier(address).pending += 1;
-  // It comes after all copies of this thread so far, which it must therefore do.
+  // Arrives after all copies of this thread so far, which it must therefore do.
   auto copies = std::make_shared<Groups>(std::move(m.self().copies));
   m.self().copies = {};
   m.later([address, copies] {

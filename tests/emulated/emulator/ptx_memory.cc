@@ -13,7 +13,7 @@ int bytes_of(const std::string& type) {
   return type.ends_with("x2") ? 4 : std::atoi(type.c_str() + (type.starts_with("bf") ? 2 : 1)) / 8;
 }
 
-// Where an address points to: into shared memory, or anywhere else.
+// Returns the host's pointer to an address in shared memory or anywhere else.
 char* pointer(Run& run, const Instruction& i, const Argument& argument, size_t bytes) {
   const uint64_t address = run.address(argument);
   for (const std::string& part : i.parts) {
@@ -126,7 +126,7 @@ void atomic(Run& run, const Instruction& i) {
 void block_barrier(Run& run, const Instruction& i) {
   Machine& m = machine();
   if (i.has("warp")) return sync_warp(run.get32(i.arguments[0]));
-  if (i.has("cluster")) {  // of one block
+  if (i.has("cluster")) {  // a cluster has one block here
     if (i.has("arrive")) return;
     m.sync(15, m.threads(), false);
     return;

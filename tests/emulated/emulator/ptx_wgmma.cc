@@ -83,7 +83,7 @@ struct IssuedProduct {
   Format a, b;
   int n, k;
   bool from_registers;
-  int row;  // of the warp's first in its warpgroup
+  int row;  // first row of the warp in its warpgroup's product
   void run() const;
 };
 
@@ -199,7 +199,7 @@ void group_product(Run& run, const Instruction& i) {
     product->from_registers = from_registers;
     product->row = m.self().warp() % 4 * 16;
     ++warp.issued;
-    // At once only if all that are before it are done: they may have the same sums.
+    // Runs at once only if all products before it are done: they may have the same sums.
     if (warp.open_products.empty() && warp.products.empty() && m.at_once()) return product->run();
     warp.open_products.push_back([product] { product->run(); });
   });

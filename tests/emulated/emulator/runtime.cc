@@ -1,4 +1,5 @@
-// What kernels' launchers call of CUDA's runtime and driver, for one emulated device like an H100.
+// The functions of CUDA's runtime and driver that launchers of kernels call, for one emulated
+// device like an H100.
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <sys/mman.h>
@@ -12,8 +13,6 @@
 
 namespace emulated {
 namespace {
-
-constexpr int kMultiprocessors = 4;  // few, so that small batches take the ways of large ones
 
 CUresult refuse(const char* what, unsigned long long found) {
   std::fprintf(stderr, "cuTensorMapEncodeTiled: %s: found %llu\n", what, found);
@@ -102,7 +101,7 @@ Memory::Memory(size_t bytes) : bytes_((bytes + 15) / 16 * 16) {
   char* const begin = static_cast<char*>(base_) + kGuard;
   mprotect(begin, held, PROT_READ | PROT_WRITE);
   std::memset(begin, 0xff, held);
-  // It ends where the pages do, if that keeps it aligned as a device's memory would be.
+  // Memory ends where its pages do, if that keeps it aligned as a device's memory would be.
   data_ = begin + (held - bytes_) / 256 * 256;
 }
 
@@ -112,29 +111,6 @@ Memory::~Memory() { munmap(base_, whole_); }
 
 extern "C" {
 
-cudaError_t cudaGetDevice(int* device) {
-  *device = 0;
-  return cudaSuccess;
-}
-cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
-  switch (attribute) {
-    case cudaDevAttrComputeCapabilityMajor:
-      *value = 9;
-      break;
-    case cudaDevAttrComputeCapabilityMinor:
-      *value = 0;
-      break;
-    case cudaDevAttrMultiProcessorCount:
-      *value = emulated::kMultiprocessors;
-      break;
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
-      *value = 227 * 1024;
-      break;
-    default:
-      return cudaErrorInvalidValue;
-  }
-  return cudaSuccess;
-}
 cudaError_t cudaGetLastError() { return cudaSuccess; }
 const char* cudaGetErrorName(cudaError_t) { return "an error of the emulator"; }
 const char* cudaGetErrorString(cudaError_t) { return "an error of the emulator"; }

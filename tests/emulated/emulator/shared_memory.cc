@@ -6,7 +6,7 @@
 namespace emulated {
 namespace {
 
-constexpr size_t kArenaBytes = 256 * 1024;  // of the window
+constexpr size_t kArenaBytes = 256 * 1024;  // size of the window
 
 }  // namespace
 
@@ -79,7 +79,7 @@ void* Machine::static_shared(const void* key, size_t bytes, size_t alignment) {
   return shared_ + begin;
 }
 
-// What must hold when all threads have ended.
+// Checks what must hold when all threads have ended.
 void Machine::end_block() {
   for (const Warp& warp : warps_) {
     if (!warp.products.empty() || !warp.open_products.empty()) {

@@ -5,7 +5,7 @@
 
 namespace emulated {
 
-/// What a CUtensorMap holds here.
+/// Contents of a CUtensorMap in the emulator.
 struct TensorMap {
   static constexpr uint64_t kMagic = 0x70616d5f6f736e65;
   uint64_t magic;

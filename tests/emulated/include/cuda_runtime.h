@@ -1,4 +1,4 @@
-// In place of CUDA's cuda_runtime.h: what its templates do, for emulated kernels.
+// Stands in for CUDA's cuda_runtime.h: its templates, for emulated kernels.
 #pragma once
 
 #include <cuda_runtime_api.h>

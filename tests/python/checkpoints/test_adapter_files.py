@@ -162,7 +162,7 @@ def test_folders_that_are_refused(tmp_path: Path, folder: Path) -> None:
 
 
 def test_numbers_that_are_refused(folder: Path) -> None:
-    """By the runtime, which reads them."""
+    """The runtime, which reads the numbers, refuses them."""
     import packhorse
 
     bad = np.zeros((32, 3), np.float32)

@@ -311,7 +311,7 @@ def test_a_failed_conversion_leaves_the_old_folder(tmp_path: Path) -> None:
 def test_a_failed_rename_brings_the_old_folder_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On file systems that cannot exchange two folders in one step."""
+    """A file system may not be able to exchange two folders in one step."""
     convert(BERT, tmp_path / "out")
     before = (tmp_path / "out" / "model.safetensors").read_bytes()
     rename = Path.rename

@@ -1,5 +1,5 @@
 """However a conversion ends, the destination is what it was or a complete model: the disk is full,
-the process is killed, the power fails. `make test-crash` kills more processes
+the process is killed, the power fails. `nox -s test-crash` kills more processes
 (PACKHORSE_KILLS)."""
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 @pytest.fixture(scope="module")
 def wholes(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, bytes]]:
-    """What the two models are as converted folders."""
+    """Contents of the two models as converted folders."""
     folder = tmp_path_factory.mktemp("wholes")
     return [contents(convert(source, folder / source.name)) for source in (BERT, OTHER)]
 
@@ -155,7 +155,7 @@ def test_names_with_letters_that_mean_more(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("cut", [8, 1000, -1])
 def test_half_a_file_of_weights_is_refused(tmp_path: Path, cut: int) -> None:
-    """What a copy that was broken off leaves."""
+    """A copy that was broken off leaves such a file."""
     convert(BERT, tmp_path / "out")
     path = tmp_path / "out" / "model.safetensors"
     path.write_bytes(path.read_bytes()[:cut])

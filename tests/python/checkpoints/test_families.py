@@ -1,4 +1,4 @@
-"""What each family makes of its configs; whole models are compared in test_golden.py."""
+"""Specs that each family makes of its configs; whole models are compared in test_golden.py."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def test_earlier_folders_load(name: str) -> None:
 
 
 def test_earlier_quantised_folders_load() -> None:
-    """The same model as 1-encoder, whose weights were rounded to 8 bits when it was converted."""
+    """The model is 1-encoder, its weights rounded to 8 bits when it was converted."""
     _, hidden = expected("1-encoder")
     session = load(FORMATS / "1-int8")
     assert session.dtype == "int8"
@@ -66,7 +66,9 @@ def test_other_formats_name_the_command(format: int, tmp_path: Path) -> None:
     folder = shutil.copytree(FORMATS / "1-encoder", tmp_path / "model")
     spec = json.loads((folder / "packhorse.json").read_text())
     (folder / "packhorse.json").write_text(json.dumps({**spec, "format": format}))
-    words = f"'format' is {format}, this runtime reads formats 1 and 2.*packhorse convert MODEL FOLDER"
+    words = (
+        f"'format' is {format}, this runtime reads formats 1 and 2.*packhorse convert MODEL FOLDER"
+    )
     with pytest.raises(ValueError, match=words):
         load(folder)
 

@@ -30,7 +30,8 @@ from packhorse_weights.tensor import to_float32
 FOLDER = GOLDEN / "gguf"
 EXPECTED = json.loads((GOLDEN / "gguf.json").read_text())
 MODELS = EXPECTED["models"]
-# Without a cache of keys and values: scores are capped over its pages alone.
+# Models that run without a cache of keys and values. Others cap scores, over the cache's pages
+# alone.
 RUNNABLE = [
     name
     for name, model in MODELS.items()
@@ -39,7 +40,7 @@ RUNNABLE = [
 ]
 HIDDEN_IDS = list(range(3, 43))
 TEXT_IDS = [504, 3575, 282, 4649, 314, 260, 2643, 335, 260, 1171, 1195, 2644]
-# What transformers says of a model in other words than these, or not at all.
+# Fields that transformers gives other values, or does not set at all.
 OTHERWISE = {"architectures", "rope_scaling"}
 
 
@@ -317,7 +318,7 @@ def test_the_largest_gemmas(name: str, layers: int, wide: int) -> None:
 
 
 def test_soft_caps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of scores and of logits: as the file says, and none where it says nothing."""
+    """Caps of scores and of logits are those of the file, and none where it says nothing."""
     names = ("gemma2.attn_logit_softcapping", "gemma2.final_logit_softcapping")
     for file, caps in (
         (changed("gemma2", dict(zip(names, (2.5, 3.5), strict=True))), (2.5, 3.5)),

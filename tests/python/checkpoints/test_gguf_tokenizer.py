@@ -104,7 +104,7 @@ def test_what_stands_around_a_text() -> None:
     bos, eos = (file.metadata[f"tokenizer.ggml.{name}_token_id"] for name in ("bos", "eos"))
     ids = built(file).encode("a", "b").ids
     assert (ids[0], ids[-1], ids.count(bos), ids.count(eos)) == (bos, eos, 2, 2)
-    # Of Llama 3 bos begins a text where no key says so.
+    # Llama 3 begins a text with bos where no key says so.
     assert built(changed("gpt2", {"tokenizer.ggml.pre": "llama-bpe"})).encode("a").ids[0] == bos
     assert built(changed("llama", {"tokenizer.ggml.add_bos_token": False})).encode("").ids == []
 
@@ -124,7 +124,7 @@ def test_merges_count_but_for_whole_words() -> None:
 
 
 def test_stop_ids() -> None:
-    """Those that the file names, and control tokens that end an answer by their name."""
+    """Tokens that the file names end an answer, and control tokens that do so by their name."""
     file = changed("qwen2", {"tokenizer.ggml.eot_token_id": 5})
     found = read_tokenizer(file)
     tokens = file.metadata["tokenizer.ggml.tokens"]
@@ -133,7 +133,7 @@ def test_stop_ids() -> None:
 
 
 def test_tokens_that_end_a_turn_are_control_tokens() -> None:
-    """Those that a file calls NORMAL: ids as llama.cpp's."""
+    """Tokens that a file calls NORMAL are control tokens if they end a turn: ids as llama.cpp's."""
     file = read_gguf(FOLDER / "qwen2.gguf")
     tokens = file.metadata["tokenizer.ggml.tokens"]
     file = changed("qwen2", {"tokenizer.ggml.token_type": np.ones(len(tokens), np.int32)})
@@ -157,7 +157,7 @@ def test_tokens_that_end_a_turn_are_control_tokens() -> None:
     ],
 )
 def test_control_tokens_by_their_text(texts: list[str], ends: int) -> None:
-    """As llama.cpp knows them, whatever type they have."""
+    """Control tokens are known by their text, whatever type they have, as in llama.cpp."""
     known = read_gguf(FOLDER / "qwen2.gguf").metadata["tokenizer.ggml.tokens"]
     tokens = [*known, *texts, "<stop>"]
     first = len(known)

@@ -1,4 +1,4 @@
-"""Which heads checkpoints have: those of sentence-transformers, ColBERT, BGE-M3; tied decoders."""
+"""Heads of checkpoints: those of sentence-transformers, ColBERT, BGE-M3; tied decoders."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ def test_models_for_pre_training_predict(tmp_path: Path) -> None:
 
     folder = edited(GOLDEN / "bert-predictions", tmp_path / "m", edit)
     assert heads_of(folder) == heads_of(GOLDEN / "bert-predictions")
-    assert "masked_lm" not in heads_of(GOLDEN / "bert-old-bin")  # which has no such tensors
+    assert "masked_lm" not in heads_of(GOLDEN / "bert-old-bin")  # it has no such tensors
 
 
 def test_layers_of_other_files_are_converted(tmp_path: Path) -> None:

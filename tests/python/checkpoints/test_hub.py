@@ -220,7 +220,7 @@ def test_names_that_are_none(tmp_path: Path) -> None:
     ],
 )
 def test_names_without_an_organisation(name: str, means: str, cache: Path) -> None:
-    """As sentence-transformers reads them."""
+    """Names are read as sentence-transformers reads them."""
     with pytest.raises(FileNotFoundError, match=f"{entry_of(cache, means)} .* download {means}$"):
         find_model(name)
 

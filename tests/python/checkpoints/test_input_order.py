@@ -43,7 +43,7 @@ def test_gptq_with_groups_by_activation(
     near(hidden(folder, STORED), expected, 0.03)
     entries = resolve_model(folder).in_dtype(STORED).spec["quantized"]
     ordered = {layer for one in entries if one.get("input_order") for layer in one["layers"]}
-    # Where all features are of one group, there is nothing to order.
+    # Features of one group have no order.
     assert len(ordered) == (2 if group == 64 else len(layers))
     assert "layers.1.ffn.down" in ordered
 
@@ -125,7 +125,7 @@ def test_orders_that_one_product_cannot_have(tmp_path: Path) -> None:
 
 
 def test_scratch_is_that_of_the_largest_layer(tmp_path: Path) -> None:
-    """Where blocks have weights of different forms, whichever comes first."""
+    """Blocks have weights of different forms, whichever comes first."""
     whole = folders.all_layers(4, 32)
     bytes_of: dict[str, dict[str, int]] = {}
     for which in ("none", "first", "last", "both"):

@@ -27,7 +27,7 @@ def spec_of(config: dict[str, Any]) -> dict[str, Any]:
     return from_layer(family.spec(model_type, wrapped))
 
 
-# How the names of classes end -> heads of the spec, without what the config does not say.
+# Ending of a class's name -> heads of the spec, without fields that the config does not set.
 JINA_HEADS: dict[str, Any] = {
     "ForSequenceClassification": {
         "pooler": {"activation": "tanh"},

@@ -112,7 +112,7 @@ def test_shards_adapters_and_gguf_files(tmp_path: Path, secret: Path) -> None:
     ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "LICENSE"],
 )
 def test_pipes_and_devices(name: str, make: Callable[[Path], None], model: Path) -> None:
-    """They are neither read, which for these would not end, nor waited for."""
+    """Pipes and devices are neither read, which would not end, nor waited for."""
     (model / name).unlink(missing_ok=True)
     make(model / name)
     calls = (lambda: convert(model, model.parent / "converted"), lambda: read_text_config(model))

@@ -47,7 +47,7 @@ PATTERNS = (
 
 
 def expected(pattern: str, name: str) -> bool:
-    """As PEFT looks for it."""
+    """The match that PEFT finds."""
     return re.match(rf"(.*\.)?({pattern})$", name) is not None
 
 

@@ -27,7 +27,7 @@ def with_biases(folder: Path, value: float) -> Path:
         rows = tensors[name].shape[1]
         bias = Tensor(np.full(rows, value, np.float16), "float16")
         tensors[name.replace("scales", "bias")] = bias
-    (folder / "model.safetensors").unlink()  # what is mapped of it stays
+    (folder / "model.safetensors").unlink()  # views of the mapped file stay
     write_safetensors(folder / "model.safetensors", tensors)
     return folder
 

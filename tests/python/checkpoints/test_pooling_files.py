@@ -1,4 +1,4 @@
-"""How a sequence becomes one vector, as the files of sentence-transformers say."""
+"""Pooling of a sequence into one vector, as the files of sentence-transformers say."""
 
 from __future__ import annotations
 

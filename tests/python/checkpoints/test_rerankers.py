@@ -82,7 +82,7 @@ def test_scores_as_the_model_card(name: str, tmp_path: Path) -> None:
 
 
 def test_instruction_and_prompt(tmp_path: Path) -> None:
-    """Of instructions the caller's comes first, then the model's default prompt."""
+    """The caller's instruction counts more than the model's default prompt."""
     pytest.importorskip("tokenizers")
     model = load("qwen3", tmp_path / "m")
     asked = model.score("who", ["a cat"], instruction="mark")
@@ -95,7 +95,7 @@ def test_instruction_and_prompt(tmp_path: Path) -> None:
 
 
 def test_classifiers_in_a_template(tmp_path: Path) -> None:
-    """What has been made a classifier of one label keeps its layer."""
+    """A model that has been made a classifier of one label keeps its layer."""
     pytest.importorskip("tokenizers")
     folder = with_tokenizer(GOLDEN / "qwen3-reranker", tmp_path / "m", "bert")
     model = packhorse.TextModel.load(folder, reranker=TEMPLATE, max_length=100)
@@ -110,7 +110,7 @@ def test_classifiers_in_a_template(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_cut_on_the_side_that_the_files_say(side: str, tmp_path: Path) -> None:
-    """On the left the instruction and the query go first."""
+    """Cutting on the left takes the instruction and the query away first."""
     pytest.importorskip("tokenizers")
     folder = with_tokenizer(GOLDEN / "llama-answers", tmp_path / "m", "bert", NO_TYPES)
     add_tokenizer(folder, truncation_side=side, model_input_names=["input_ids"])
@@ -188,7 +188,7 @@ def test_refused_tokens(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="the token 'yes' is not one of the 100 of"):
         resolve_model(folder, "qwen3")
     tokenizer = json.loads((folder / "tokenizer.json").read_text())
-    tokenizer["model"]["vocab"] = [[token, 0.0] for token in vocabulary()]  # as Unigram has it
+    tokenizer["model"]["vocab"] = [[token, 0.0] for token in vocabulary()]  # the form of Unigram
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
     spec = resolve_model(folder, {**TOKENS, "yes": "cat", "no": "[MASK]"}).spec
     assert spec["heads"]["classifier"]["labels"] == ["cat"]

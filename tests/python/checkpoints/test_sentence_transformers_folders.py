@@ -42,7 +42,7 @@ def test_as_they_embed(name: str, golden: Any, tmp_path: Path) -> None:
     found = model.embed(TEXTS)
     expected = golden[name].astype(np.float32)
     if name == "static-subfolder":
-        expected[1] = 0  # of no tokens, whatever dense layers make of that
+        expected[1] = 0  # a text without tokens, whatever dense layers make of that
     assert found.shape == expected.shape
     np.testing.assert_allclose(found, expected, rtol=0, atol=5e-6)
     # The other way around, so in another batch; one by one; and converted.

@@ -13,7 +13,7 @@ from packhorse_weights.spec import blocks_of
 
 
 def test_settings_that_the_config_leaves_out(tmp_path: Path) -> None:
-    """As the classes of transformers have them."""
+    """Values are the defaults of the classes of transformers."""
     for name, field, found in (
         ("albert", "hidden_act", lambda layers: layers[0][1]["activation"] == "gelu_tanh"),
         (

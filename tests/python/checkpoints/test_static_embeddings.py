@@ -191,7 +191,7 @@ def test_refused(edit: Any, message: str, tmp_path: Path) -> None:
 
 
 def test_tokens_beyond_the_table(folder: Path) -> None:
-    """As sentence-transformers, a table is not compared with the tokenizer when it is loaded."""
+    """A table is not compared with the tokenizer when it is loaded, as in sentence-transformers."""
     rows = read_safetensors(folder / "model.safetensors")["embedding.weight"].data[:63]
     change(folder, lambda t: t.update({"embedding.weight": Tensor(rows.copy(), "float32")}))
     model = packhorse.TextModel.load(folder)

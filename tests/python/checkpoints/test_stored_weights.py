@@ -74,7 +74,8 @@ def test_odd_numbers_of_columns() -> None:
 
 
 def test_gguf_stays_as_it_is() -> None:
-    """By default on the CPU; all forms of this file, in one layer of several parts too."""
+    """Weights stay quantised by default on the CPU; all forms of this file, in one layer of several
+    parts too."""
     checkpoint = inspect_checkpoint(LLAMA)
     assert checkpoint.stored_dtype == STORED
     assert checkpoint.default_dtype("cpu") == STORED
@@ -123,15 +124,15 @@ def test_real_model_takes_the_bytes_of_its_file(smollm2: Path) -> None:
     assert sizes["layers.0.ffn.down.weight"] == 576 * (1536 // 2 + 1536 // 32 * 4)
     assert sizes["layers.29.attention.qkv.weight"] == 960 * (576 // 2 + 576 // 32 * 4)
     assert sizes["embeddings.word.weight"] == 49152 * (576 + 576 // 32 * 2)
-    assert "lm.decoder.weight" not in sizes  # it is the table
+    assert "lm.decoder.weight" not in sizes  # the decoder is the table
 
 
 @pytest.mark.parametrize("form", [(4, 32, True), (4, 64, False), (8, 16, False), (8, 128, True)])
 def test_rows_of_tables_are_decoded_as_they_are_read(
     form: tuple[int, int, bool], tmp_path: Path
 ) -> None:
-    """Beside the same values as floats, and a tied decoder beside one with a tensor of its own: the
-    same bits."""
+    """Bits are those of a table of the same values as floats, and of a tied decoder beside one with
+    a tensor of its own."""
     rng = np.random.default_rng(0)
     groups = GroupFormat(*form)
     spec = tiny_spec(
@@ -278,7 +279,7 @@ def test_rounding_is_near_the_best() -> None:
 
 
 def test_gguf_converted_as_it_is(tmp_path: Path) -> None:
-    """The same bits; as floats, the floats of the file."""
+    """Hidden states have the same bits as those of the file, both quantised and in float32."""
     folder = convert(LLAMA, tmp_path / "stored", dtype=STORED)
     np.testing.assert_array_equal(hidden(folder, None), hidden(LLAMA, None))
     np.testing.assert_array_equal(hidden(folder, "float32"), hidden(LLAMA, "float32"))

@@ -48,7 +48,7 @@ def test_as_transformers(kind: str, setting: str, tmp_path: Path) -> None:
     four, five = (results[f"{kind}: {setting}"] for results in (FOUR, FIVE))
     theirs = [result for result in (four, five) if isinstance(result, dict)]
     ids = ids_of(folder)
-    if kind == "llama" and setting in ("end", "both"):  # as 5, and </s> as 4.57
+    if kind == "llama" and setting in ("end", "both"):  # ids of version 5, and </s> of 4.57
         assert ids == [[*row, four["ids"][0][-1]] for row in five["ids"]]
     elif setting in ENDS and kind in ("mistral", "llama-bytes", "gpt-neox"):
         assert ids == four["ids"]
@@ -79,7 +79,7 @@ def test_added_tokens_are_no_text(kind: str, tmp_path: Path) -> None:
 
 
 def test_gpt_neox_puts_nothing_else_around_a_text(tmp_path: Path) -> None:
-    """As in both versions of transformers, whatever the post-processor is."""
+    """Nothing is added whatever the post-processor is, as in both versions of transformers."""
     folder = write_case(tmp_path / "case", "gpt-neox", "plain")
     expected = ids_of(folder)
     place = [{"SpecialToken": {"id": "the", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
@@ -95,7 +95,7 @@ def test_gpt_neox_puts_nothing_else_around_a_text(tmp_path: Path) -> None:
 
 
 def test_spaces_before_punctuation(tmp_path: Path) -> None:
-    """Those of BPE stay, as in transformers 5: they are the text's own."""
+    """Spaces of BPE tokenizers stay, as in transformers 5: they are the text's own."""
     clean_up = "clean_up_tokenization_spaces"
     force = f"{clean_up}_for_bpe_even_though_it_will_corrupt_output"
     for kind, settings, expected in (
@@ -114,7 +114,7 @@ def test_spaces_before_punctuation(tmp_path: Path) -> None:
 def test_a_tokenizer_json_of_any_size_is_not_read(tmp_path: Path) -> None:
     folder = write_case(tmp_path / "case", "bert", "plain")
     with (folder / "tokenizer.json").open("r+b") as file:
-        file.truncate(3 << 30)  # which takes no space
+        file.truncate(3 << 30)  # takes no space on the disk
     with pytest.raises(CheckpointError, match="tokenizer.json: 3221225472 bytes, more than the 67"):
         TextTokenizer.load(folder)
 

@@ -147,7 +147,7 @@ def test_embed_in_chunks(
     monkeypatch: pytest.MonkeyPatch,
     ending: str,
 ) -> None:
-    """More text than is held at a time; and a last line without an end."""
+    """The file has more text than is held at a time, and a last line without an end."""
     monkeypatch.setattr("packhorse.cli.lines._CHUNK_BYTES", 8)
     path, out = tmp_path / "lines.txt", tmp_path / "v.npy"
     path.write_bytes(ending.join(LINES * 3).encode())

@@ -34,7 +34,7 @@ def text(tmp_path: Path) -> Path:
 
 
 def test_strict(cli: Cli, text: Path, tmp_path: Path) -> None:
-    """What came before is printed, and the message says how to go on."""
+    """Lines before the wrong one are printed, and the message says how to go on."""
     folder = with_tokenizer(BERT, tmp_path / "m")
     shown = cli("embed", folder, text)
     assert shown.status == 1
@@ -81,7 +81,7 @@ def test_every_command_that_reads_lines(cli: Cli, text: Path, tmp_path: Path, co
 
 
 def test_byte_order_mark(text: Path) -> None:
-    """Of a file's start alone: elsewhere it is a character as others."""
+    """The mark is dropped at a file's start alone: elsewhere it is a character as others."""
     from packhorse.cli.lines import open_lines
 
     text.write_text("\ufeffthe cat\n\ufeffdogs\n", encoding="utf-8")
@@ -90,7 +90,7 @@ def test_byte_order_mark(text: Path) -> None:
 
 
 def test_messages_name_the_line(cli: Cli, text: Path, tmp_path: Path) -> None:
-    """Of the file, not of the chunk that was being read."""
+    """The line's number counts in the file, not in the chunk that was being read."""
     folder = with_kind(GOLDEN / "bert-predictions", tmp_path / "m", "words")
     text.write_text("the [MASK]\na [MASK]\na cat\n")
     shown = cli("fill-mask", folder, text)

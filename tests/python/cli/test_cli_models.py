@@ -29,7 +29,7 @@ def text(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
-    """Of the two revisions of a model in a cache of Hugging Face."""
+    """Folders of the two revisions of a model in a cache of Hugging Face."""
     for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
@@ -126,7 +126,7 @@ def test_a_quantised_folder_knows_its_dtype(cli: Cli, text: Path, tmp_path: Path
 
 
 def test_dtypes_of_a_gpu(cli: Cli, tmp_path: Path) -> None:
-    """What a session there would take by default, told without one."""
+    """Shows the default dtype of a session on a GPU, on a machine that has none."""
     for dtype, default in (("float32", "float16"), ("bfloat16", "bfloat16")):
         assert cli("convert", BERT, tmp_path / dtype, "--dtype", dtype).status == 0
         shown = cli("inspect", tmp_path / dtype, "--device", "cuda", "--json")

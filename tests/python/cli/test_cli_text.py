@@ -82,7 +82,7 @@ LINES = ["the cat", "", "dogs \u00e9", "a mat"]
 
 @pytest.fixture
 def lines(text: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """In several chunks."""
+    """A file of lines that is read in several chunks."""
     monkeypatch.setattr("packhorse.cli.lines._CHUNK_BYTES", 8)
     text.write_text("\n".join(LINES), encoding="utf-8")
     return text
@@ -162,7 +162,7 @@ def test_fill_mask(cli: Cli, text: Path, tmp_path: Path) -> None:
     for top_k in (5, 2):
         rows = rows_of(cli("fill-mask", folder, text, "--top-k", top_k))
         found = model.fill_mask(masked, top_k=top_k)
-        found[0] = found[0] if isinstance(found[0][0], list) else [found[0]]  # of one mask
+        found[0] = found[0] if isinstance(found[0][0], list) else [found[0]]  # a text with one mask
         assert rows == [{"index": i, "masks": its} for i, its in enumerate(found)]
     refused = cli("fill-mask", folder, text, "--max-masks", 1)
     assert failed(refused, "line 2 has 2 [MASK], expected 1 to 1")
@@ -194,7 +194,7 @@ def test_embed_tokens(cli: Cli, lines: Path, tmp_path: Path) -> None:
 
 
 def test_inspect_and_bench_in_a_template(cli: Cli, tmp_path: Path) -> None:
-    """Of a folder that cannot be read without one."""
+    """The folder cannot be read without a template."""
     folder = with_logit_score("qwen3-answers", tmp_path / "m", 61, 7)
     template = tmp_path / "template.json"
     template.write_text(json.dumps(TOKENS))

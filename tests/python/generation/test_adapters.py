@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,31 +16,19 @@ import packhorse
 import pytest
 from adapted_model import adapted_texts
 from command_line import Cli, failed
+from generation_sessions import LLAMA, ON, PAGE
+from generation_sessions import load as load_session
 from packhorse import GeneratedTokens, GenerationSession, Sampling, TextModel
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 ADAPTERS = sorted(path.parent for path in GOLDEN.glob("adapters/*/golden.npz"))
 FEW, GATE, ALL = (GOLDEN / "adapters" / name for name in ("llama_few", "llama_gate", "llama"))
-LLAMA = GOLDEN / "generation" / "llama"
-PAGE = 64  # tokens of a page of the cache
 VOCAB = 67
-DTYPES = {
-    "cpu": ("float32", "bfloat16", "int8"),
-    "cuda:0": ("float16", "bfloat16"),
-}
-ON = [(name, dtype) for name in packhorse.available_devices() for dtype in DTYPES.get(name, ())]
 
 Ids = Sequence[int]
 
 
-def load(folder: Path = LLAMA, **options: Any) -> GenerationSession:
-    given: dict[str, Any] = {"kv_tokens": 32 * PAGE, "threads": 1, "max_adapters": 2, **options}
-    try:
-        session = packhorse.Session.load(folder, **given)
-    except RuntimeError as error:  # the device does not compute in this dtype
-        pytest.skip(str(error))
-    assert isinstance(session, GenerationSession)
-    return session
+load = partial(load_session, max_adapters=2, kv_tokens=32 * PAGE)
 
 
 def base_of(adapter: Path) -> Path:
@@ -95,7 +84,7 @@ def test_errors_of_16_bits(on: tuple[str, str], adapter: Path) -> None:
 
 
 def outcome(one: GeneratedTokens) -> tuple[Any, ...]:
-    """What has to be the same, to the last bit."""
+    """Results that have to be the same, to the last bit."""
     assert one.prompt_logprobs is not None
     return one.ids, one.logprobs, one.top_logprobs, one.prompt_logprobs.top
 
@@ -108,7 +97,7 @@ def asked_of(adapter: str | None, tokens: int = 12) -> Sampling:
 
 @pytest.mark.parametrize("on", ON, ids="-".join)
 def test_the_same_bits_whatever_runs_beside(on: tuple[str, str]) -> None:
-    """Of requests with three adapters and with none, in the same steps. One without an adapter has
+    """Requests with three adapters and with none run in the same steps. One without an adapter has
     the bits of a session that knows none."""
     device, dtype = on
     rng = np.random.default_rng(5)
@@ -127,7 +116,7 @@ def test_the_same_bits_whatever_runs_beside(on: tuple[str, str]) -> None:
         for name, one, base in zip(names, alone, expected, strict=True):
             assert (one == base) == (name is None), name
         steps = session.stats["steps"]
-        for _ in range(2):  # in another order of slots in the second round
+        for _ in range(2):  # slots have another order in the second round
             requests = [
                 session.submit(ids, asked_of(name))
                 for ids, name in zip(prompts, names, strict=True)
@@ -312,7 +301,7 @@ def test_errors() -> None:
         session.remove_adapter("gate")
         with pytest.raises(ValueError, match="of another base model"):
             session.add_adapter("gemma", GOLDEN / "adapters" / "gemma2")
-        session.add_adapter("all", ALL)  # what failed has kept no slot
+        session.add_adapter("all", ALL)  # a failed adapter has kept no slot
         assert session.generate([[1]], asked)[0].finish_reason == "length"
     with pytest.raises(ValueError, match="adapters are supported where a model generates"):
         packhorse.Session.load(LLAMA, kv_tokens=0, max_adapters=1)

@@ -87,7 +87,7 @@ def test_converted_gives_the_same_bits(folder: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["gpt2", "gptj", "gemma3"])
 def test_converted_to_int8_gives_the_same_bits(name: str, tmp_path: Path) -> None:
-    """Of layers that are stored as [in, out], too."""
+    """Bits agree for layers that are stored as [in, out], too."""
     golden = read_golden(GOLDEN / name)
     converted = convert(GOLDEN / name, tmp_path / "int8", quantize="int8")
     in_place = logits_of(GOLDEN / name, golden, "int8")
@@ -171,7 +171,7 @@ def test_refused_by_name(name: str, fields: dict[str, Any], message: str, tmp_pa
 
 
 def test_untied_head_that_is_missing(tmp_path: Path) -> None:
-    """As of Qwen3-Embedding: the model is an embedder, and nothing more."""
+    """A model like Qwen3-Embedding is an embedder, and nothing more."""
     folder = change(GOLDEN / "smollm", tmp_path / "untied", tie_word_embeddings=False)
     assert "heads" not in inspect_checkpoint(folder).spec
     with pytest.raises(ValueError, match="has no 'heads.masked_lm' or 'heads.lm'"):

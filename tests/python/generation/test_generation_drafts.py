@@ -14,32 +14,17 @@ import packhorse
 import pytest
 from command_line import Cli, failed
 from fake_engine import fake_session
+from generation_sessions import LLAMA, ON, PAGE, load
 from packhorse import GenerationSession, Sampling, TextModel
 from packhorse.text import TextTokenizer
 from packhorse_weights.generation_files import GenerationFiles
 from tiny_tokenizer import with_kind
 
 GOLDEN = Path(__file__).parents[2] / "golden"
-LLAMA, OTHER = GOLDEN / "generation" / "llama", GOLDEN / "generation" / "smollm"
-PAGE = 64  # tokens of a page of the cache
-DTYPES = {
-    "cpu": ("float32", "bfloat16", "int8"),
-    "cuda:0": ("float16", "bfloat16"),
-}
-ON = [(name, dtype) for name in packhorse.available_devices() for dtype in DTYPES.get(name, ())]
+OTHER = GOLDEN / "generation" / "smollm"
 DRAFTS = ["ngram", LLAMA, OTHER]
 
 Asked = list[tuple[Sequence[int], Sampling]]
-
-
-def load(**options: Any) -> GenerationSession:
-    given: dict[str, Any] = {"kv_tokens": 64 * PAGE, "threads": 1, **options}
-    try:
-        session = packhorse.Session.load(LLAMA, **given)
-    except RuntimeError as error:  # the device does not compute in this dtype
-        pytest.skip(str(error))
-    assert isinstance(session, GenerationSession)
-    return session
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +53,7 @@ def asked(new: int = 90) -> Asked:
 
 
 def results(request: packhorse.GenerationRequest) -> list[dict[str, Any]]:
-    """All that a request gives but its usage."""
+    """Results of a request without their usage."""
     found = [dataclasses.asdict(one) for one in request.results()]
     return [{name: one[name] for name in one.keys() - {"usage"}} for one in found]
 
@@ -99,7 +84,7 @@ def test_the_same_bits_with_drafts(device: str, dtype: str, draft: Any) -> None:
             assert stats["preemptions"] > 0
             assert stats["pages_used"] == 0
             assert stats["drafted_tokens"] > 50
-            if draft == LLAMA:  # it draws what the model itself draws
+            if draft == LLAMA:  # the draft draws the tokens that the model itself draws
                 assert stats["accepted_tokens"] == stats["drafted_tokens"]
         with load(**where, draft=draft, **own) as drafting:
             assert alone(drafting, requests) == expected
@@ -209,7 +194,7 @@ def test_the_draft_model_is_planned() -> None:
     assert without.draft_bytes == 0
     with pytest.raises(MemoryError, match="weights, adapters and arena take"):
         load(**given, memory_limit=planned.total_bytes - 1)
-    # Without kv_tokens the cache is what is left, for both models.
+    # The cache takes the rest of the memory, for both models, if kv_tokens is not given.
     limited = packhorse.plan_memory(LLAMA, draft=OTHER, memory_limit=planned.total_bytes, threads=1)
     assert limited.total_bytes <= planned.total_bytes
     assert limited.draft_kv_cache.bytes > 0

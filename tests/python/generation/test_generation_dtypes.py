@@ -33,7 +33,7 @@ mule knew the way by itself, and an old driver knew which mule to trust."""
 
 
 def load(path: Path, dtype: str) -> GenerationSession:
-    """dtype: as of `Session.load`, or "float8 cache" for float32 with one."""
+    """Loads a session. dtype: as of `Session.load`, or "float8 cache" for float32 with one."""
     if dtype == "bfloat16":
         needs_bfloat16()
     options: dict[str, Any] = {"dtype": dtype}

@@ -1,5 +1,5 @@
-"""What a folder says about generation: what ends a text, defaults, chat templates, and whether the
-model is one that generates."""
+"""Settings of generation in a folder: tokens that end a text, defaults, chat templates, and whether
+the model is one that generates."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_renormalised_beams(tmp_path: Path) -> None:
 def test_settings_of_an_older_folder(tmp_path: Path) -> None:
     older = {
         "no_repeat_ngram_size": 2,
-        "max_length": 20,  # what files have that say nothing of it
+        "max_length": 20,  # the value in files that say nothing of it
         "bad_words_ids": None,
         "vocab_size": 9,
         "text_config": {"repetition_penalty": 1.5, "no_repeat_ngram_size": 3},
@@ -133,7 +133,8 @@ def test_settings_of_an_older_folder(tmp_path: Path) -> None:
     write(tmp_path, config_json={"guidance_scale": 3, "eos_token_id": 5})
     with pytest.raises(CheckpointError, match="/config.json: guidance_scale is 3"):
         read_generation(tmp_path)
-    # With a generation_config.json beside it nothing of it counts but what ends a text.
+    # A generation_config.json takes the place of everything in config.json but the tokens that end
+    # a text.
     write(tmp_path, generation_config_json={})
     assert read_generation(tmp_path) == GenerationFiles(eos_ids=(5,))
 
@@ -158,7 +159,7 @@ def test_what_ends_a_text(tmp_path: Path) -> None:
 def test_defaults(tmp_path: Path) -> None:
     fields = {"temperature": 0.6, "top_p": 0.9, "top_k": 20, "repetition_penalty": 1.05}
     write(tmp_path, generation_config_json=fields)
-    # Without do_sample transformers takes the most probable tokens, whatever else is there.
+    # Transformers takes the most probable tokens unless do_sample is set, whatever else is there.
     assert read_generation(tmp_path).defaults == {"repetition_penalty": 1.05}
     write(tmp_path, generation_config_json={**fields, "do_sample": True, "max_new_tokens": 9})
     assert read_generation(tmp_path).defaults == {**fields, "max_new_tokens": 9}
@@ -268,4 +269,4 @@ def test_what_would_say_that_a_model_generates(
     for call in (packhorse.Session.load, packhorse.plan_memory):
         with pytest.raises(ValueError, match=f"kv_tokens is 64, but .* is not loaded.*{message}"):
             call(folder, kv_tokens=64)
-    packhorse.plan_memory(folder)  # it embeds
+    packhorse.plan_memory(folder)  # the model embeds

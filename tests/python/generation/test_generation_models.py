@@ -78,7 +78,7 @@ def folder(request: pytest.FixtureRequest) -> Path | Cached:
 @pytest.mark.arm
 @pytest.mark.parametrize("model", MODELS, ids=lambda one: one.name)
 def test_greedy_tokens_of_transformers(model: Path) -> None:
-    """Of every family, all prompts at once."""
+    """All prompts of a family are continued at once."""
     prompts, expected = prompts_of(model)
     with load(model) as session:
         found = session.generate(prompts, GREEDY)
@@ -93,7 +93,7 @@ def alone(session: GenerationSession, prompts: Sequence[Ids], sampling: Sampling
 
 
 def outcome(results: Sequence[Any]) -> list[tuple[Any, ...]]:
-    """What has to be the same, to the last bit."""
+    """Results that have to be the same, to the last bit."""
     flat: list[GeneratedTokens] = []
     for one in results:
         flat += one if isinstance(one, list) else [one]
@@ -136,7 +136,7 @@ def test_the_same_bits_from_the_prefix_cache(folder: Path | Cached) -> None:
         # Three whole pages of the first, one of the second (a token is left to be computed).
         cached = [one.usage.cached_prompt_tokens for one in found]
         assert cached == [3 * PAGE, PAGE, 4 * PAGE, 2 * PAGE]
-        # What was generated is a prefix, too.
+        # Generated tokens are a prefix in the cache, too.
         again = longest + found[2].ids[:150]
         hit = session.generate([again], GREEDY)[0]
         assert hit.usage.cached_prompt_tokens > len(longest)
@@ -185,8 +185,8 @@ def test_the_same_bits_for_many_callers(folder: Path | Cached) -> None:
 
 
 def test_logprobs_are_those_of_the_model(folder: Path | Cached) -> None:
-    """Of the prompt and of the tokens that were generated, as `Session.run` has the logits; so
-    too for models whose scores are capped, by a second request that prompts with the first."""
+    """Log-probabilities of the prompt and of generated tokens are those of the logits of
+    `Session.run`. Where scores are capped, a second request has the first one as its prompt."""
     prompt = prompts_of(folder)[0][2]
     with load(folder) as session:
         greedy = Sampling(max_new_tokens=40, ignore_eos=True, logprobs=3, prompt_logprobs=3)
@@ -209,7 +209,7 @@ def test_logprobs_are_those_of_the_model(folder: Path | Cached) -> None:
 
 
 def test_beams_part_with_all_of_their_pages(folder: Path | Cached) -> None:
-    """What beams copy of each other is what a prompt of the same text computes."""
+    """Pages that beams copy from each other hold what a prompt of the same text computes."""
     prompt = prompts_of(folder)[0][-1][:100]
     beams = Sampling(max_new_tokens=70, ignore_eos=True, logprobs=0, num_beams=4, n=4)
     with load(folder, prefix_cache=False) as session:

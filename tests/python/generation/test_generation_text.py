@@ -377,7 +377,7 @@ def test_a_folder_whose_settings_are_not_supported(tmp_path: Path) -> None:
             TextModel.load(folder, kv_tokens=64)
     with TextModel.load(folder, kv_tokens=64, generation_config=False) as model:
         assert model.session.generates
-    with TextModel.load(folder, kv_tokens=0) as model:  # it embeds
+    with TextModel.load(folder, kv_tokens=0) as model:  # the model embeds
         assert not model.session.generates
 
 

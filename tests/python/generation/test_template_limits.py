@@ -80,7 +80,7 @@ HOSTILE = {
 
 @pytest.fixture(autouse=True)
 def low_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that each is reached at once."""
+    """Low limits, so that each is reached at once."""
     monkeypatch.setattr(template_sandbox, "MOST_SECONDS", 0.2)
     monkeypatch.setattr(template_sandbox, "MOST_STEPS", 20_000)
     monkeypatch.setattr(template_sandbox, "_LOOK", 8)

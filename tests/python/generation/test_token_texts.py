@@ -11,7 +11,7 @@ from packhorse.text.generation.token_texts import TokenTexts
 from test_generation_detokenizer import DECODERS, EMOJI, IDS, make
 
 ALL = 10**9  # characters
-FEW = settings(max_examples=12, deadline=None)  # of each decoder
+FEW = settings(max_examples=12, deadline=None)  # examples of each decoder
 
 
 def of_all(detokenizer: Detokenizer, ids: list[int], before: list[int]) -> list[TokenText]:

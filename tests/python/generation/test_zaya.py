@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ import numpy as np
 import packhorse
 import pytest
 from cases import offsets
-from packhorse import GenerationSession, Sampling, ops
+from generation_sessions import ON, PAGE
+from generation_sessions import load as load_session
+from packhorse import Sampling, ops
 from packhorse_weights import CheckpointError, inspect_checkpoint
 from packhorse_weights.convert import convert
 from packhorse_weights.formats.safetensors import read_safetensors
@@ -25,20 +28,10 @@ from test_generation_drafts import alone, together
 from test_generation_models import outcome
 
 ZAYA = Path(__file__).parents[2] / "golden" / "generation" / "zaya"
-PAGE = 64
 HEADS, KV_HEADS, HEAD_DIM = 4, 2, 12
-DTYPES = {"cpu": ("float32", "bfloat16", "int8"), "cuda:0": ("float16", "bfloat16")}
-ON = [(name, dtype) for name in packhorse.available_devices() for dtype in DTYPES.get(name, ())]
 
 
-def load(folder: Path = ZAYA, **options: Any) -> GenerationSession:
-    given: dict[str, Any] = {"kv_tokens": 64 * PAGE, "threads": 1, **options}
-    try:
-        session = packhorse.Session.load(folder, **given)
-    except RuntimeError as error:  # the device does not compute in this dtype
-        pytest.skip(str(error))
-    assert isinstance(session, GenerationSession)
-    return session
+load = partial(load_session, ZAYA)
 
 
 def tensors() -> dict[str, Any]:
@@ -185,8 +178,8 @@ def test_beams_part_with_a_state_of_their_own(device: str, dtype: str) -> None:
 
 
 def test_the_state_is_planned() -> None:
-    """Of each page and layer: the last tokens' latents, of queries, keys and half of the values,
-    with heads of 16 columns in memory, and rows of whole steps of 256 bytes."""
+    """Each page and layer keeps the latents of the last tokens, of queries, keys and half of the
+    values, with heads of 16 columns in memory, and rows of whole steps of 256 bytes."""
     row = -(-((HEADS + KV_HEADS) * 16 + KV_HEADS * 16 // 2) // 64) * 64
     keys_and_values = 2 * KV_HEADS * 16 * PAGE
     for options, kept in (({}, 3), ({"draft": "ngram", "draft_tokens": 6}, 9)):
@@ -234,7 +227,7 @@ def test_configs_that_are_refused(changes: dict[str, Any], message: str, tmp_pat
 
 
 def test_the_rotation_as_the_hub_has_it(tmp_path: Path) -> None:
-    """With a rope_type beside those of the two kinds, and without any."""
+    """The config has a rope_type beside those of the two kinds, or has none at all."""
     shutil.copy(ZAYA / "model.safetensors", tmp_path)
     config = json.loads((ZAYA / "config.json").read_text())
     config["rope_parameters"]["rope_type"] = "default"

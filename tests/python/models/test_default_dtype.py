@@ -21,7 +21,7 @@ BATCH = [[1, 2, 3], [4, 5]]
 def as_dtype(dtype: str) -> Any:
     def change(tensors: dict[str, Tensor]) -> None:
         for name, tensor in tensors.items():
-            # As published: norms often stay in float32.
+            # Published files often keep norms in float32.
             if tensor.dtype == "float32" and "LayerNorm" not in name:
                 tensors[name] = cast(tensor, dtype, name)
 

@@ -95,7 +95,7 @@ def test_folders_that_come_in_float8(kind: str, tmp_path: Path, rng: np.random.G
         for path in (plain, folder)
     )
     np.testing.assert_array_equal(found, expected)
-    # In float8 the layers are handed over as they are, where rows have scales.
+    # Layers are handed over as they are in float8, if rows have scales.
     handed = resolve_model(folder).in_dtype("float8").tensors
     assert handed is not None
     name = "layers.0.ffn.up.weight"

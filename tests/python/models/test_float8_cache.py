@@ -23,7 +23,7 @@ LLAMA = Path(__file__).parents[2] / "golden" / "generation" / "llama"
 
 
 def logprobs_of_recipe(ids: list[int], recipe: Recipe) -> npt.NDArray[np.float64]:
-    """Of each token but the first, in NumPy."""
+    """Log-probabilities of each token but the first, in NumPy."""
     checkpoint = inspect_checkpoint(LLAMA)
     tensors = {
         ours: np.concatenate([part.ravel() for part in checkpoint.tensors[theirs].blocks()])

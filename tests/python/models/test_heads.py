@@ -72,7 +72,7 @@ def test_outputs(
 
 
 def bits(session: Session, batch: list[np.ndarray]) -> list[dict[str, bytes]]:
-    """Of each sequence: every output, predictions of its first token."""
+    """Bits of each sequence: every output, predictions of its first token."""
     packed = pack(batch)
     starts = packed.cu_seqlens[:-1][packed.lengths > 0]
     predicts = "predictions" in session.outputs

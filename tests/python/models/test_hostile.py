@@ -1,4 +1,4 @@
-"""What must be refused, in words that help, with the session usable afterwards."""
+"""Refusals of wrong arguments, in words that help, with the session usable afterwards."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def bits(session: Session) -> list[bytes]:
 
 # --- batches
 
-# Of tuples: the arguments of PackedTokens.
+# (a batch, the error). A tuple has the arguments of PackedTokens.
 BATCHES: list[tuple[Any, str]] = [
     (([1, 2, 50], [0, 3]), r"ids\[2\] = 50 is out of range; expected 0 <= value < vocab_size = 50"),
     (([1, -1], [0, 2]), r"ids\[1\] = -1 is out of range"),

@@ -35,8 +35,8 @@ SPECS = {
 
 @pytest.fixture(scope="module")
 def levels() -> int:
-    """Of activations: fewer where the processor would add products in 16 bits. 1 of 255 is a step
-    of its own where there are 255, and rounds to 0 where there are 127."""
+    """Levels of activations: fewer where the processor would add products in 16 bits. 1 of 255 is a
+    step of its own where there are 255, and rounds to 0 where there are 127."""
     found = ops.gemm([[0, 1, 255]], [[0, 1, 0]], **ON)
     return 255 if found[0, 0] == 1 else 127
 

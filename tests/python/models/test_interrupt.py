@@ -104,7 +104,8 @@ def test_ctrl_c_ends_run_many_and_methods_of_text(
 def watch_runs(
     monkeypatch: pytest.MonkeyPatch, begun: Callable[[], None]
 ) -> list[type[BaseException]]:
-    """What the sessions' own runs raise, from inside of the runtime. The first calls `begun`."""
+    """Collects exceptions that the sessions' own runs raise, inside the runtime. The first run
+    calls `begun`."""
     raised: list[type[BaseException]] = []
     calls = iter([begun])
     run_into = EncoderSession._run_into
@@ -132,13 +133,13 @@ def test_ctrl_c_ends_the_wait_for_a_run_of_another_thread(
     worker = threading.Thread(target=deep.run, args=(batch,), kwargs={"out": {"hidden": theirs}})
     before = time.process_time()
     worker.start()
-    while time.process_time() < before + 0.1:  # it has begun when the process has computed so much
+    while time.process_time() < before + 0.1:  # after so much work a run has begun
         time.sleep(0.01)
     try:
         ctrl_c()
         with pytest.raises(KeyboardInterrupt):
             deep.run(SHORT, out={"hidden": untouched[:3]})
-        assert np.isnan(theirs).all()  # it is still under way
+        assert np.isnan(theirs).all()  # the run is still under way
     finally:
         worker.join()
     assert np.isnan(untouched).all()

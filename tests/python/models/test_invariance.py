@@ -20,7 +20,7 @@ from precisions import PRECISIONS, Precision, available
 
 POISON = 49  # an id whose row overflows in the embedding's LayerNorm
 OUTPUTS = ["hidden", "embedding", "pooled", "logits"]
-TOKEN_LABELS = 17  # by which a classifier of tokens is told from one of sequences
+TOKEN_LABELS = 17  # tells a classifier of tokens from one of sequences
 SPECS: dict[str, dict[str, Any]] = {
     "tiny": classifier("pooler", 3),
     "odd": {
@@ -95,7 +95,7 @@ def alone(
 
 
 def bits(result: RunResult) -> list[tuple[bytes, ...]]:
-    """Of every sequence of a result: hidden, embedding, pooled, logits."""
+    """Bits of every sequence of a result: hidden, embedding, pooled, logits."""
     logits = list(result.logits)
     if result.logits.shape[1] == TOKEN_LABELS:
         logits = np.split(result.logits, result.cu_seqlens[1:-1])
@@ -164,7 +164,7 @@ def test_neighbours_that_overflow(
         for i in range(0, len(sequences), 3):
             batch = [poison, *sequences[i : i + 3], poison, *sequences[:i], poison]
             check(session, batch, [None, *alone[i : i + 3], None, *alone[:i], None])
-            # What the poison leaves in buffers is not seen by the next run.
+            # The next run does not see NaN and infinity that the poison leaves in buffers.
             check(session, sequences[i : i + 1], alone[i : i + 1])
 
 

@@ -1,5 +1,5 @@
-"""Loads leave no file descriptors and no threads behind, whether they succeed or not. `make leaks`
-does it 10,000 times (PACKHORSE_LOADS), and looks at the memory, too."""
+"""Loads leave no file descriptors and no threads behind, whether they succeed or not.
+`nox -s leaks` does it 10,000 times (PACKHORSE_LOADS), and looks at the memory, too."""
 
 from __future__ import annotations
 

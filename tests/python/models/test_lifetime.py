@@ -76,7 +76,8 @@ def test_with_closes(tiny_model: Path, device: str) -> None:
 
 
 def resident_bytes() -> int:
-    """Without what the C library keeps of freed memory: after other tests that may be much."""
+    """Resident memory, after freed memory that the C library keeps has been given back: other tests
+    may leave much of that."""
     ctypes.CDLL(None).malloc_trim(0)
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 

@@ -1,4 +1,4 @@
-"""What a session takes is what its plan says, and runs leave nothing behind."""
+"""Memory of a session: it takes as much as its plan says, and runs leave nothing behind."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from models import random_sequences, tiny_spec, write_model
 from packhorse import Session
 from precisions import Precision
 
-# In float32 41 MB of weights and 17 MB of arena: enough beside a baseline of some 50 MB.
+# Sizes in float32: 41 MB of weights and 17 MB of arena, enough beside a baseline of some 50 MB.
 SPEC = tiny_spec(
     vocab_size=12000,
     hidden_size=384,
@@ -24,7 +24,8 @@ SPEC = tiny_spec(
     positions={"kind": "learned", "count": 512, "offset": 0},
 )
 
-# What malloc may keep of transients: one tensor on its way, oneDNN's kernels and their trial runs.
+# Bytes that malloc may keep of transients: one tensor on its way, oneDNN's kernels and their trial
+# runs.
 TRANSIENT = 16 << 20
 
 # Run by fresh interpreters, on argv: the model's folder, the dtype. Peaks come from /proc, since
@@ -85,7 +86,7 @@ class _Mallinfo2(ctypes.Structure):
 
 
 def live_bytes() -> int:
-    """What malloc has given out and not got back, mapped blocks included."""
+    """Bytes that malloc has given out and not got back, mapped blocks included."""
     try:
         mallinfo2 = ctypes.CDLL(None).mallinfo2
     except AttributeError:
@@ -142,8 +143,8 @@ def test_thousands_of_shapes_leave_nothing(
         run(500)
         resident.append(resident_bytes())
     assert live_bytes() - live < 64 << 10
-    # What stays resident after every run grows in each of the four parts. One or two of them may
-    # grow because the C library touches pages anew that tests before had used and freed.
+    # Memory that each run leaves resident would grow in all four parts. One or two of them may grow
+    # because the C library touches pages anew that tests before had used and freed.
     assert sorted(np.diff(resident))[1] < 1 << 20, resident
 
 

@@ -46,7 +46,7 @@ SPECS: dict[str, Spec] = {
 
 @pytest.fixture
 def on(device: str) -> dict[str, Any]:
-    """Where sessions are loaded, in the dtype that is nearest to float32."""
+    """Arguments of sessions: a device, and the dtype there that is nearest to float32."""
     return {"device": device, "dtype": "float32" if device == "cpu" else "float16"}
 
 
@@ -104,7 +104,7 @@ def test_the_same_bits_whoever_shares_an_expert(dtype: Any, device: str, tmp_pat
 
 @pytest.mark.parametrize("best", [[0, 1, 2, 3, 4, 5], [2, 4], [5], [1, 5]])
 def test_ties_go_to_the_lowest(best: list[int], on: dict[str, Any], tmp_path: Path) -> None:
-    """With logits of zeros, the classes with the largest balance are equal; 5 is no expert."""
+    """Classes with the largest balance are equal where logits are zeros; 5 is no expert."""
     spec = tiny_spec(**{**SPECS["mixture"], "num_layers": 1})
     tensors = random_tensors(spec)
     name = "layers.0.ffn.router."
@@ -115,7 +115,7 @@ def test_ties_go_to_the_lowest(best: list[int], on: dict[str, Any], tmp_path: Pa
     session = load(tmp_path, spec, tensors, **on)
     sequences = random_sequences([9, 50])
     check(session, spec, tensors, sequences)
-    # That expert alone, as each class would be where the balance says so.
+    # Only the lowest of equal classes runs: the bits are those of the largest balance for it alone.
     found = session.run(sequences).hidden
     balance[best] = -1
     balance[min(best)] = 0.25

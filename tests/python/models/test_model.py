@@ -58,8 +58,8 @@ def as_seen(tensors: Tensors, precision: Precision) -> Tensors:
 
 
 def check_hidden(actual: Any, expected: Any, precision: Precision) -> None:
-    """float32: 2e-5 for activations around 1. bfloat16 rounds between all operators, so whole rows
-    are compared: their direction, and the size of the error."""
+    """Checks hidden states. float32: to 2e-5 for activations around 1. bfloat16 rounds between all
+    operators, so whole rows are compared: their direction, and the size of the error."""
     assert actual.dtype == np.float32
     assert actual.shape == expected.shape
     if precision.name == "float32":
@@ -93,7 +93,8 @@ def test_odd_shapes(
     hidden = reference_encoder.encoder(spec, seen, ids, cu_seqlens)
     check_hidden(result.hidden, hidden, precision)
 
-    # Of what the session itself computed, so that only the heads are compared.
+    # Expected values come from the session's own hidden states, so that only the heads are
+    # compared.
     embedding = reference.pool(result.hidden, cu_seqlens, "mean", normalize=True)
     np.testing.assert_allclose(result.embedding, embedding, rtol=1e-5, atol=1e-5)
     pooled = reference_encoder.pooler(seen, result.hidden, cu_seqlens)

@@ -72,7 +72,7 @@ def test_the_last_token_that_is_no_padding(load: Callable[..., Session]) -> None
         assert alone.tobytes() == found.tobytes()
     changed = (logits != whole.run(sequences, outputs=["logits"]).logits).any(axis=1)
     ends = np.array([bool(len(ids)) and ids[-1] == PADDING for ids in sequences])
-    ends[1] = ends[4] = False  # of one token; of padding alone, whose first and last are alike
+    ends[1] = ends[4] = False  # one token; padding alone, whose first and last are alike
     assert changed[ends].all()
 
 

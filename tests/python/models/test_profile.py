@@ -1,4 +1,4 @@
-"""cpu_profile: what it measures, and that nothing is measured outside of it."""
+"""Measurements of cpu_profile, and that nothing is measured outside of it."""
 
 from __future__ import annotations
 

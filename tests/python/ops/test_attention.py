@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import reference
 from cases import BATCHES, HEAD_DIMS, offsets
+from combinations import pairwise
 from packhorse import ops
 from precisions import Precision
 
@@ -17,7 +18,7 @@ Random = np.random.Generator
 
 @pytest.fixture(scope="module")
 def head_dim_multiple(device: str) -> int:
-    """What head sizes must be a multiple of on this device, by its own words."""
+    """The number that head sizes must be a multiple of on this device, by its own error message."""
     try:
         one = np.ones((1, 1))
         ops.attention(one, one, one, [0, 1], num_heads=1, device=device)
@@ -117,7 +118,7 @@ def test_queries_over_cached_keys(
 
 def test_queries_without_keys_give_zeros(precision: Precision, device: str, rng: Random) -> None:
     check(precision, device, rng, [3, 2, 1], [0, 5, 0])
-    # With more queries than keys, the first ones stand before every key.
+    # Queries are more than keys: the first ones stand before every key.
     check(precision, device, rng, [6, 70], [4, 3], causal=True)
     check(precision, device, rng, [40], [40], window=(-1, -1), scale=0.0)
 
@@ -136,18 +137,20 @@ def test_alibi(precision: Precision, device: str, rng: Random, causal: bool) -> 
     check(precision, device, rng, [2, 30], [90, 31], **options)
 
 
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("bidirectional", [True, False])
-@pytest.mark.parametrize(("num_buckets", "max_distance"), [(32, 128), (32, 20), (8, 50), (4, 3)])
+@pairwise(
+    buckets=[(32, 128), (32, 20), (8, 50), (4, 3)],
+    bidirectional=[True, False],
+    causal=[False, True],
+)
 def test_buckets(
     precision: Precision,
     device: str,
     rng: Random,
-    num_buckets: int,
-    max_distance: int,
+    buckets: tuple[int, int],
     bidirectional: bool,
     causal: bool,
 ) -> None:
+    num_buckets, max_distance = buckets
     table = rng.normal(0, 1, (num_buckets, 2)).astype(np.float32)
     options: dict[str, Any] = {
         "bucket_table": table,

@@ -1,4 +1,5 @@
-"""What may be asked for by name; the algorithms themselves are tested in tests/gpu."""
+"""Names of attention algorithms that may be asked for; tests/gpu tests the algorithms
+themselves."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def test_sizes(
 
 
 def test_positions(on: Any, precision: Precision, rng: Random) -> None:
-    """Of rotations alone: the convolutions go by the order of the batch."""
+    """Positions concern rotations alone: the convolutions go by the order of the batch."""
     given = make(rng, precision, [5, 3]) | {"position_ids": rng.integers(0, 90, 8)}
     expected = reference_cca.cca(**given)
     precision.check(ops.cca(**given, **on), expected, steps=2)
@@ -161,7 +161,7 @@ def test_step_by_step(on: Any, precision: Precision, rng: Random, sizes: tuple[i
 def test_tokens_that_are_taken_back(
     on: Any, precision: Precision, rng: Random, drafts: int
 ) -> None:
-    """With so many more slots, a sequence may go on before tokens that were computed."""
+    """A sequence with so many more slots may go on before tokens that were computed."""
     sizes = (4, 2, 8, 3, 2)
     given = make(rng, precision, [200], sizes)
     whole = ops.cca(**given, **on)

@@ -65,6 +65,30 @@ def test_dlpack(version: tuple[int, int]) -> None:
     assert producer.deleted == 1
 
 
+def test_streams_of_cuda_core() -> None:
+    core = pytest.importorskip("cuda.core")
+    assert stream_handle(core.LEGACY_DEFAULT_STREAM) == 1
+    assert stream_handle(core.PER_THREAD_DEFAULT_STREAM) == 2
+
+
+class Bytes:
+    """A Buffer of cuda.core, as far as it can be had without a device: bytes without a shape."""
+
+    def __init__(self, producer: Producer) -> None:
+        self.size = producer.shape[0]
+        self.__dlpack_device__ = producer.__dlpack_device__
+        self.__dlpack__ = producer.__dlpack__
+
+
+def test_bytes_without_a_type_are_int32() -> None:
+    buffer = Bytes(Producer(ADDRESS, (24,), "int8"))
+    assert view_of(buffer)[:3] == (ADDRESS, (6,), "int32")
+    batch = PackedTokens(buffer, Bytes(Producer(ADDRESS, (12,), "int8")))
+    assert (batch.num_tokens, batch.num_sequences) == (6, 2)
+    with pytest.raises(ValueError, match="ids has 23 bytes, expected elements of int32"):
+        view_of(Bytes(Producer(ADDRESS, (23,), "int8")))
+
+
 @pytest.mark.parametrize("dtype", ["int8", "int64", "float16", "bfloat16", "float32"])
 def test_dtypes(dtype: str) -> None:
     assert view_of(Producer(ADDRESS, (2, 1), dtype)).dtype == dtype

@@ -1,4 +1,4 @@
-"""What the extension modules take and which interpreters load them."""
+"""Arguments of the extension modules, and interpreters that load them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_native_code_is_hardened() -> None:
         assert 0x6474E552 in entries, path  # PT_GNU_RELRO
         assert entries[0x6FFFFFFB] & 1, path  # DT_FLAGS_1: DF_1_NOW
         assert b"__stack_chk_fail" in path.read_bytes(), path
-    assert b"_chk\0" in (folder / "lib" / "libpackhorse.so").read_bytes()  # of FORTIFY
+    assert b"_chk\0" in (folder / "lib" / "libpackhorse.so").read_bytes()  # from FORTIFY
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def test_gate(rng: np.random.Generator) -> None:
     sums = reference.linear(x, groups_weight(weight, 4, 32)).reshape(9, 3, 2, 16)
     gate, other = (sums[:, :, i].reshape(9, 48) for i in (0, 1))
     found = ops.gemm_groupwise(x, *weight, bits=4, group=32, activation="silu", gated=True)
-    # With a gate, sums are rounded to float32 once more.
+    # Sums are rounded to float32 once more for a gate.
     np.testing.assert_allclose(
         found, reference.ACTIVATIONS["silu"](gate) * other, rtol=1e-4, atol=1e-3
     )

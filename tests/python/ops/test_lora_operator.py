@@ -63,7 +63,7 @@ def test_against_float64(
 
 
 def test_sizes_of_the_cpu(precision: Precision, rng: Random) -> None:
-    """That are no whole vectors."""
+    """Sizes are no whole vectors of the CPU."""
     given = make(rng, precision, 6, 37, 51, 5)
     precision.check(ops.add_lora(**given, dtype=precision.name), expected_of(given), steps=2)
 

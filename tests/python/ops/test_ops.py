@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import reference
 from cases import ACTIVATIONS, BATCHES, GEMM_SHAPES, HIDDEN_SIZES, POOLINGS, offsets
+from combinations import pairwise
 from packhorse import ops
 from precisions import Precision
 
@@ -54,7 +55,7 @@ def test_gemm_activations(on: Any, precision: Precision, rng: Random, activation
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_activations_far_out(on: Any, precision: Precision, activation: str) -> None:
-    """Where exp and erf saturate: no NaN, no Inf but the value itself."""
+    """Activations have no NaN where exp and erf saturate, and no Inf but for the value itself."""
     x = precision.round(
         [[-1e38], [-1e20], [-200], [-30], [-1e-30], [0], [30], [200], [1e20], [1e38]]
     )
@@ -146,24 +147,20 @@ def test_gated_feed_forward(
 # --- heads of queries, keys and values
 
 
-@pytest.mark.parametrize("norms", [False, True])
-@pytest.mark.parametrize("lengths", BATCHES.values(), ids=BATCHES)
-@pytest.mark.parametrize(
-    ("hidden", "heads", "kv_heads", "head_dim", "dims"),
-    [(8, 1, 1, 16, 2), (33, 3, 1, 32, 32), (48, 4, 2, 48, 14), (40, 2, 2, 64, 64)],
+@pairwise(
+    sizes=[(8, 1, 1, 16, 2), (33, 3, 1, 32, 32), (48, 4, 2, 48, 14), (40, 2, 2, 64, 64)],
+    lengths=BATCHES,
+    norms=[False, True],
 )
 def test_qkv_rope(
     on: Any,
     precision: Precision,
     rng: Random,
+    sizes: tuple[int, int, int, int, int],
     lengths: list[int],
-    hidden: int,
-    heads: int,
-    kv_heads: int,
-    head_dim: int,
-    dims: int,
     norms: bool,
 ) -> None:
+    hidden, heads, kv_heads, head_dim, dims = sizes
     cu_seqlens = offsets(lengths)
     x = normal(rng, precision, cu_seqlens[-1], hidden)
     rows = (heads + 2 * kv_heads) * head_dim

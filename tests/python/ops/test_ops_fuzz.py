@@ -1,5 +1,5 @@
 """Every function of packhorse.ops with arguments that need not fit together: a result of the right
-shape or an exception that Python knows, never a crash. `make test-asan-python` runs this under
+shape or an exception that Python knows, never a crash. `nox -s test-asan-python` runs this under
 AddressSanitizer, with more examples (PACKHORSE_FUZZ_EXAMPLES)."""
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ def feed_forward(d: Draw) -> Any:
 def qkv_rope(d: Draw) -> Any:
     rows, k, head_dim = d.size(), d.size(), d.of(0, 8, 16, 32, 48, 4096, 4112, 8192)
     heads, kv_heads = d.of(1, 2, 3), d.of(1, 2)
-    if head_dim > 64:  # what is large is few
+    if head_dim > 64:  # large heads are few
         rows, k, heads, kv_heads = min(rows, 2), min(k, 3), 1, 1
     columns = (heads + 2 * kv_heads) * head_dim
     return ops.qkv_rope(
@@ -333,7 +333,8 @@ FUNCTIONS = [
 
 
 def test_every_function_is_here() -> None:
-    modules = (ops.__name__, "packhorse.ops.kv_cache", "packhorse.ops.rowwise")
+    names = ("dense", "kv_cache", "rowwise", "varlen_attention")
+    modules = [f"{ops.__name__}.{name}" for name in names]
     named = {name for name in vars(ops) if getattr(vars(ops)[name], "__module__", "") in modules}
     public = {name for name in named if not name.startswith("_")} - {"FloatArray"}
     assert public == {function.__name__ for function in FUNCTIONS} | {"rms_norm"}

@@ -41,7 +41,7 @@ def float8(request: pytest.FixtureRequest, device: str) -> bool:
 
 @pytest.fixture(scope="module")
 def head_dim_multiple(device: str) -> int:
-    """What head sizes must be a multiple of on this device, by its own words."""
+    """The number that head sizes must be a multiple of on this device, by its own error message."""
     try:
         one = np.ones((1, 1, PAGE, 1))
         ops.paged_attention(

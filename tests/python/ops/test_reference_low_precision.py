@@ -96,8 +96,8 @@ def test_static_scales_saturate() -> None:
 
 @pytest.mark.parametrize("interval", [32, 128, None])
 def test_sums_of_hopper(rng: np.random.Generator, interval: int | None) -> None:
-    """By hand: a number that is below the 14 bits of the sum so far is lost, unless the sum starts
-    anew; and sums of few bits are exact."""
+    """Sums computed by hand: a number that is below the 14 bits of the sum so far is lost, unless
+    the sum starts anew; and sums of few bits are exact."""
     x = np.zeros((1, 256), np.float32)
     x[0, 0], x[0, 128:] = 256, 2**-6
     ones = np.ones((1, 256), np.float32)
@@ -166,7 +166,7 @@ def test_int8_is_that_of_the_runtime(tmp_path: Path) -> None:
 
 
 def test_recipes_in_order_of_their_bits() -> None:
-    """Each takes more away than the one before."""
+    """Each recipe takes more away than the one before."""
     spec = tiny_spec()
     tensors, batch = random_tensors(spec), _packed([30, 40, 25, 50])
     exact = encoder(spec, tensors, batch.ids, batch.cu_seqlens)
@@ -188,7 +188,7 @@ def test_recipes_in_order_of_their_bits() -> None:
 
 @pytest.mark.parametrize("per", ["row", 32, 48])
 def test_scales_of_groups_in_the_sums_of_hopper(rng: np.random.Generator, per: Any) -> None:
-    """What is computed group by group is what the values give."""
+    """Sums that are computed group by group are those of the values."""
     x = rng.normal(0, 1, (5, 96)) * rng.uniform(0.1, 10, 96)
     weight = rng.normal(0, 1, (7, 96)).astype(np.float32)
     recipe = Recipe(Form("e4m3"), inner=Form("e4m3", per))

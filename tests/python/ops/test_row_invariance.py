@@ -77,7 +77,7 @@ def test_feed_forward(
 
 @pytest.mark.arm
 def test_heads_at_their_positions(device: str, precision: Precision) -> None:
-    """Of tokens whose positions are given, as those of a step are."""
+    """Tokens have given positions, as those of a step have."""
     weight, frequencies = numbers(5 * 32, 64, scale=0.1), numbers(16)
     gamma = (np.abs(numbers(32)), 1e-6)
     rows = {"x": numbers(ROWS, 64), "position_ids": np.arange(ROWS) * 7 % 1000}

@@ -30,7 +30,7 @@ def for_rows(settings: dict[str, Any], rows: int) -> dict[str, Any]:
 
 
 def chi_square(tokens: npt.NDArray[np.int32], probabilities: npt.NDArray[np.float64]) -> float:
-    """How far counts are from what is expected, in standard deviations of the chi-square
+    """Distance of counts from what is expected, in standard deviations of the chi-square
     distribution."""
     likely = probabilities * len(tokens) >= 5
     counts = np.bincount(tokens, minlength=len(probabilities)).astype(np.float64)
@@ -180,7 +180,7 @@ def test_beams_are_told_processed_log_probabilities(device: str, rng: np.random.
 @pytest.mark.parametrize("beam", [False, True])
 def test_boosts_come_after_penalties(device: str, rng: np.random.Generator, beam: bool) -> None:
     rows = rng.normal(0, 2, (2, 70)).astype(np.float32)
-    rows[:, 3] = -np.inf  # which no boost raises
+    rows[:, 3] = -np.inf  # no boost raises it
     allowed = np.ones((2, 70), np.bool_)
     allowed[1, 6] = False
     found = ops.sample(

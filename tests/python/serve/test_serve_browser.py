@@ -1,4 +1,4 @@
-"""The page at / of `packhorse serve`, in headless Chromium (make test-browser).
+"""The page at / of `packhorse serve`, in headless Chromium (nox -s test-browser).
 
 PACKHORSE_CHROMIUM    the browser, where it is not on PATH nor one that playwright has installed
 PACKHORSE_SCREENSHOTS a folder for pictures of the page: docs/images has some of them

@@ -23,7 +23,17 @@ from packhorse.serve.http.connection import Connection
 from packhorse.serve.http.connections import default_most
 from packhorse.serve.http.errors import ClientGoneError
 from packhorse.serve.models.generating import Running
-from serve_room import PACKAGES, SECONDS, Client, serve_chance, serving, settings_for, wait_until
+from serve_room import (
+    PACKAGES,
+    SECONDS,
+    Client,
+    connect,
+    read_all,
+    serve_chance,
+    serving,
+    settings_for,
+    wait_until,
+)
 from shared_runs import Runs
 from tiny_tokenizer import SPECIAL, make_tokenizer, with_tokenizer
 
@@ -50,27 +60,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 def served(model: str) -> Iterator[tuple[Client, Any]]:
     with serving(settings_for(model, **TIMES)) as found:
         yield found
-
-
-def connect(client: Client, sent: bytes = b"", **options: int) -> socket.socket:
-    connection = socket.socket()
-    for name, value in options.items():
-        connection.setsockopt(socket.SOL_SOCKET, getattr(socket, name), value)
-    connection.settimeout(SECONDS)
-    connection.connect(("127.0.0.1", client.port))
-    connection.sendall(sent)
-    return connection
-
-
-def read_all(connection: socket.socket) -> bytes:
-    """Until the server closes, or has reset, the connection."""
-    found = b""
-    try:
-        while part := connection.recv(65536):
-            found += part
-    except ConnectionError:
-        pass
-    return found
 
 
 def refused(client: Client, reason: str) -> float:

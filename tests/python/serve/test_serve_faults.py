@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 from packhorse import EncoderSession, TextModel
-from serve_room import PACKAGES, Client, serving, settings_for, wait_until
+from serve_room import PACKAGES, Client, connect, read_all, serving, settings_for, wait_until
 from shared_runs import SECONDS, Runs
 
 for package in PACKAGES:
@@ -70,27 +70,6 @@ def check(client: Client, expected: Any) -> None:
     answer = client.post("/embed", {"inputs": [TEXT]})
     assert answer.status == 200, answer.body
     np.testing.assert_array_equal(np.array(answer.json, np.float32), expected)
-
-
-def connect(client: Client, **options: int) -> socket.socket:
-    """A connection of its own, with options of the socket by their names."""
-    connection = socket.socket()
-    for name, value in options.items():
-        connection.setsockopt(socket.SOL_SOCKET, getattr(socket, name), value)
-    connection.settimeout(SECONDS)
-    connection.connect(("127.0.0.1", client.port))
-    return connection
-
-
-def read_all(connection: socket.socket) -> bytes:
-    """Until the server closes, or has reset, the connection."""
-    found = b""
-    try:
-        while part := connection.recv(65536):
-            found += part
-    except ConnectionResetError:
-        pass
-    return found
 
 
 def with_body(body: bytes, *headers: bytes) -> bytes:

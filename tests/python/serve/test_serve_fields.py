@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from packhorse import TextModel
-from serve_room import PACKAGES, Client, make_models, serve_chance, serving, settings_for
+from serve_room import PACKAGES, Client, serving, settings_for
 
 for package in (*PACKAGES, "llguidance"):
     pytest.importorskip(package)
@@ -59,18 +59,6 @@ TABLES = {
     **dict.fromkeys(("/embed", "/embed_all", "/v1/embeddings", "/v2/embed"), effectless.EMBEDDING),
     **dict.fromkeys(("/predict", "/tokenize", "/fill-mask"), effectless.OF_TEXTS),
 }
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return make_models(tmp_path_factory.mktemp("models"))
-
-
-@pytest.fixture(scope="module")
-def models() -> Iterator[list[TextModel]]:
-    """Those that generate."""
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        yield serve_chance(monkeypatch)
 
 
 @pytest.fixture(scope="module")

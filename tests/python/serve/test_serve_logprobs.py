@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from packhorse import TextModel
-from serve_room import PACKAGES, Client, serve_chance, serving, settings_for
+from serve_room import PACKAGES, Client, serving, settings_for
 
 for package in (*PACKAGES, "llguidance"):
     pytest.importorskip(package)
@@ -18,12 +18,6 @@ for package in (*PACKAGES, "llguidance"):
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 EMOJI = "\U0001f600 ok \u6f22"
 MESSAGES = [{"role": "user", "content": "tr"}]
-
-
-@pytest.fixture(scope="module")
-def models() -> Iterator[list[TextModel]]:
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        yield serve_chance(monkeypatch)
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,6 @@ from packhorse.text import quantize_embeddings
 from serve_room import (
     PACKAGES,
     Client,
-    make_models,
-    serve_chance,
     serving,
     settings_for,
     wait_until,
@@ -28,18 +26,6 @@ for package in (*PACKAGES, "llguidance"):
 
 TEXTS = ["the cat sat on the mat", "a dog"]
 CHAT = [{"role": "user", "content": "tr"}]
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return make_models(tmp_path_factory.mktemp("models"))
-
-
-@pytest.fixture(scope="module")
-def models() -> Iterator[list[TextModel]]:
-    """Those that generate."""
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        yield serve_chance(monkeypatch)
 
 
 @pytest.fixture(scope="module")

@@ -9,17 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 from packhorse import TextModel
-from serve_room import PACKAGES, Client, make_models, serving, settings_for
+from serve_room import PACKAGES, Client, serving, settings_for
 
 for package in PACKAGES:
     pytest.importorskip(package)
 
 TEXTS = ["the cat sat on the mat", "a dog", "where was paris"]
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return make_models(tmp_path_factory.mktemp("models"))
 
 
 @pytest.fixture(scope="module")

@@ -86,7 +86,7 @@ CONTINUED = {
     for template in ("chatml", "llama3", "mistral", "gemma", "qwen3", "parts", "cut")
     for i, content in enumerate(BEGINNINGS + (IN_PARTS if template == "parts" else []))
 }
-# What templates refuse: (template, messages) -> a part of the message.
+# Conversations that templates refuse: (template, messages) -> a part of the message.
 REFUSED = {
     "gemma-system": ("gemma", [SYSTEM, USER], "System role not supported"),
     "mistral-order": ("mistral", [USER, USER], "must alternate"),

@@ -1,4 +1,4 @@
-"""What tests of the command line share: the entry point in this process, and what came of it."""
+"""Entry point of the command line in this process, and its status and output, for tests."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ _api.PyCapsule_IsValid.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
 _api.PyCapsule_GetPointer.restype = ctypes.c_void_p
 _api.PyCapsule_GetPointer.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
 
-# What capsules point to; a capsule's own destructor lets it go where no consumer took it.
+# Memory that capsules point to; a capsule's own destructor frees it if no consumer took it.
 _exported: dict[int, tuple[Any, Any]] = {}
 
 
@@ -129,7 +129,7 @@ class Producer:
 
 
 class Interface:
-    """What speaks the CUDA array interface alone."""
+    """An array with the CUDA array interface alone."""
 
     def __init__(self, pointer: int, shape: tuple[int, ...], typestr: str = "<i4", **more: Any):
         self.__cuda_array_interface__ = {

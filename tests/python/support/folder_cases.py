@@ -63,7 +63,7 @@ def _static(folder: Path) -> None:
 
 
 def _static_in_a_subfolder(folder: Path) -> None:
-    """With the modules that may follow, and a tokenizer that cuts texts."""
+    """A static model with the modules that may follow, and a tokenizer that cuts texts."""
     table = folder / "0_StaticEmbedding"
     table.mkdir()
     _write_tokenizer(table, longest=5)
@@ -130,7 +130,7 @@ def _flags(folder: Path) -> None:
     (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
 
 
-# What sentence-transformers loads, and what model2vec does.
+# Folders that sentence-transformers loads, and folders that model2vec loads.
 SENTENCE_TRANSFORMERS: dict[str, Callable[[Path], Any]] = {
     "static": _static,
     "static-subfolder": _static_in_a_subfolder,

@@ -9,21 +9,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fake_engine import byte_level
-from models import tiny_spec, write_model
+from models import decoder_spec, write_model
 from serve_room import make_models
 
-DECODER = tiny_spec(
-    vocab_size=300,
-    hidden_size=32,
-    num_heads=2,
-    intermediate_size=64,
-    type_vocab_size=None,
-    max_seqlen=1000,
-    positions={"kind": "none"},
-    attention={"mask": "causal", "rope": {"theta": 10000}},
-    heads={"lm": {"tied": True}},
-    embedding={"pooling": "last", "normalize": False},
-)
+DECODER = decoder_spec(vocab_size=300, hidden_size=32, num_heads=2, intermediate_size=64)
 TEMPLATE = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
 
 
@@ -59,7 +48,9 @@ def _hub(path: str, model: str, inputs: Any, **parameters: Any) -> tuple[str, An
 
 
 def hostile_requests(size: int = 7_900_000, items: int = 1024) -> Iterator[Hostile]:
-    """size   bytes of the body, about
+    """Requests that cost much to read.
+
+    size   bytes of the body, about
     items  texts of a request
     """
     words = "the cat sat on the mat, "

@@ -39,6 +39,20 @@ def tiny_spec(**changes: Any) -> Spec:
     return {name: value for name, value in spec.items() if value is not None}
 
 
+def decoder_spec(**changes: Any) -> Spec:
+    """A spec of a model that generates: causal, with RoPE and a tied head."""
+    spec: Spec = {
+        "type_vocab_size": None,
+        "max_seqlen": 1000,
+        "positions": {"kind": "none"},
+        "attention": {"mask": "causal", "rope": {"theta": 10000}},
+        "heads": {"lm": {"tied": True}},
+        "embedding": {"pooling": "last", "normalize": False},
+        **changes,
+    }
+    return tiny_spec(**spec)
+
+
 PADDING = 7  # a token that random_sequences has, too
 
 _NORM = {"kind": "layer", "placement": "pre", "eps": 1e-6}
@@ -69,7 +83,7 @@ def classifier(input: str, labels: int, **fields: Any) -> Spec:
     }
 
 
-# What specs may ask for beyond a BERT: changes to `tiny_spec`.
+# Specs with more than a BERT has: changes to `tiny_spec`.
 SPEC_OPTIONS: dict[str, Spec] = {
     "narrow-embeddings": {"embedding_size": 21},
     "wide-embeddings": {"embedding_size": 70},

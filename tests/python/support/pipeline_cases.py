@@ -1,4 +1,4 @@
-"""What pipelines.json is made of: models, texts and options of pipelines of transformers."""
+"""Cases of pipelines.json: models, texts and options of pipelines of transformers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ READERS: dict[str, tuple[str, str, dict[str, Any]]] = {
 }
 QUESTIONS = (
     *((f"who sat {'there' * (i % 3)}?", _text(words, i)) for i, words in enumerate(_LENGTHS)),
-    ("where", "cat " * 50),  # the same span in every window
+    ("where", "cat " * 50),  # one span in every window
     ("what was it", "The Cat, the cat; THE CAT! " * 12),
     ("is this empty", " \n"),
     ("who [CLS] sat", "mark sat on [SEP] the [CLS] mat in paris"),

@@ -60,7 +60,7 @@ def random_layer(
 
 
 def values(layer: Layer) -> NDArray[np.float32]:
-    """What a layer stands for, [out, in]."""
+    """Values of a quantised layer, [out, in]."""
     q, group = layer["q"], layer["group"]
     scales = layer["scale"].astype(np.float32)[:, group]
     return ((q - layer["zero"][:, group]).astype(np.float32) * scales).astype(np.float32)
@@ -218,7 +218,7 @@ def compressed_folder(folder: Path, layers: dict[str, Layer], bits: int, group: 
 
 
 def float_folder(folder: Path, layers: dict[str, Layer]) -> Path:
-    """The same model, its layers as floats."""
+    """Writes the model with its layers as floats."""
     return write_folder(
         folder, {name: {"weight": values(one)} for name, one in layers.items()}, None
     )

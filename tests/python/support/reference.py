@@ -1,4 +1,4 @@
-"""What every operator and the encoder should give: NumPy in float64, written for reading."""
+"""Expected results of every operator and the encoder: NumPy in float64, written for reading."""
 
 from __future__ import annotations
 

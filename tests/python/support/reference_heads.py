@@ -1,4 +1,4 @@
-"""What the heads beside classifiers should give, by the spec: NumPy in float64."""
+"""Expected results of the heads beside classifiers, by the spec: NumPy in float64."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def embedding(
 
 
 def predictions(spec: Mapping[str, Any], tensors: Mapping[str, Array], hidden: Array) -> Array:
-    """Of a language model, for every row of `hidden`."""
+    """Logits of a language model, for every row of `hidden`."""
     if (lm := spec["heads"].get("lm")) is not None:
         x = _dense(tensors, "lm.projection", hidden) if lm.get("projection") else hidden
         decoder = "embeddings.word" if lm.get("tied") else "lm.decoder.weight"

@@ -23,8 +23,8 @@ Number = Literal["e4m3", "int8", "uint8", "int4", "uint4"]
 
 E4M3_MAX = np.float32(448)
 _SMALLEST_NORMAL = np.float32(2**-6)
-_LARGEST = {"e4m3": 448, "int8": 127, "int4": 7}  # of what is symmetric around 0
-_LEVELS = {"uint8": 255, "uint4": 15}  # of what goes from the smallest value to the largest
+_LARGEST = {"e4m3": 448, "int8": 127, "int4": 7}  # forms that are symmetric around 0
+_LEVELS = {"uint8": 255, "uint4": 15}  # forms that go from the smallest value to the largest
 
 
 def e4m3(x: Any) -> Float32s:
@@ -56,7 +56,7 @@ def e4m3_bytes(x: Any) -> npt.NDArray[np.uint8]:
 
 @dataclass(frozen=True)
 class Form:
-    """How values [rows, columns] become numbers of few bits.
+    """A form of few bits for values [rows, columns].
 
     number  "e4m3", "int8" and "int4": scale x number, where the scale takes the largest absolute
             value to 448, 127 and 7. "uint8" and "uint4": low + scale x number, from the smallest
@@ -77,7 +77,7 @@ class Quantized(NamedTuple):
     columns: int
 
     def values(self) -> Float32s:
-        """What the numbers stand for, [rows, columns]."""
+        """Values that the numbers stand for, [rows, columns]."""
         if self.scale.shape[1] == 1:
             return self.q * self.scale + self.low
         wide = (np.repeat(part, self.columns, axis=1) for part in (self.scale, self.low))
@@ -86,8 +86,8 @@ class Quantized(NamedTuple):
 
 
 def quantize(x: Any, form: Form, largest: float | None = None) -> Quantized:
-    """largest: of a static scale, the absolute value that was the largest in calibration; larger
-    ones saturate. None: dynamic, of x itself."""
+    """Quantises x. largest: for a static scale, the absolute value that was the largest in
+    calibration; larger ones saturate. None: the scale is dynamic, of x itself."""
     x = np.asarray(x, np.float32)
     rows, width = x.shape
     columns = form.per if isinstance(form.per, int) else width
@@ -162,7 +162,7 @@ _ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {**reference.ACTIVATIONS,
 
 @dataclass(frozen=True)
 class Recipe:
-    """What is rounded. None leaves a part as it is.
+    """Parts of a model that are rounded. None leaves a part as it is.
 
     weights    of the dense layers of the blocks; a row is an output channel
     norm       inputs of dense layers that a norm made
@@ -190,7 +190,7 @@ class Recipe:
 
 
 def _source(name: str) -> str:
-    """Which field of `Recipe` the input of a dense layer falls under; "" for none."""
+    """Name of the field of `Recipe` that the input of a dense layer falls under; "" for none."""
     if not name.startswith("layers."):
         return ""
     return {"attention.output": "attention", "ffn.down": "inner"}.get(
@@ -219,8 +219,9 @@ def _finish(product: Float32s, bias: Any, activation: str) -> Array:
 
 
 class Bounds(Calibration):
-    """In the place of a calibration, bounds that follow from weights, of what attention and inner
-    activations give in a spec's blocks: a norm's rows gamma z + beta have |z| <= sqrt(E)."""
+    """Bounds that follow from weights and take the place of a calibration: of the outputs of
+    attention and of inner activations in a spec's blocks. A norm's rows gamma z + beta have |z| <=
+    sqrt(E)."""
 
     def __init__(self, spec: Mapping[str, Any], tensors: Mapping[str, Array]) -> None:
         super().__init__()
@@ -258,7 +259,7 @@ class Bounds(Calibration):
         return found
 
 
-# What a session in float8 computes, with `Bounds`.
+# Computation of a session in float8, with `Bounds`.
 FLOAT8 = Recipe(
     weights=Form("e4m3"),
     norm=Form("e4m3"),
@@ -276,14 +277,14 @@ class LowPrecision(Exact):
     def __init__(
         self, recipe: Recipe, tensors: Mapping[str, Array], calibration: Calibration | None = None
     ) -> None:
-        """calibration: what a recipe with `static` or `smooth` takes its numbers from."""
+        """Reads a model. calibration: numbers for a recipe with `static` or `smooth`."""
         self.recipe, self._tensors = recipe, tensors
         self._maxima = {} if calibration is None else calibration.columns
         self._weights: dict[str, tuple[Quantized | None, Float32s, Float32s | None]] = {}
         self._last: tuple[Any, Any, Any] = (None, None, None)
 
     def _smoothing(self, name: str) -> Float32s | None:
-        """What columns of the input are divided by: the same for all layers that read it."""
+        """Divisors of the input's columns: the same for all layers that read it."""
         alpha = self.recipe.smooth
         if alpha is None or _source(name) != "norm":
             return None
@@ -342,8 +343,8 @@ class LowPrecision(Exact):
         return self.residual(out) if name.endswith(("query", "key", "value")) else out
 
     def _as_hopper(self, x: Quantized, weight: Quantized) -> Float32s:
-        """Of symmetric numbers, weights with a scale for each row: scales of x enter the sum in
-        the k loop, those of the weight at its end."""
+        """Product of symmetric numbers, weights with a scale for each row: scales of x enter the
+        sum in the k loop, those of the weight at its end."""
         step = x.columns
         parts = [
             hopper_sum(
@@ -372,8 +373,8 @@ class LowPrecision(Exact):
         kv_heads: int,
         **options: Any,
     ) -> Array:
-        """Of keys and values as the cache holds them; in float32 where there is nothing but a
-        causal mask."""
+        """Attention over keys and values as the cache holds them; in float32 where there is nothing
+        but a causal mask."""
         if self.recipe.cache is not None:
             k, v = (quantize(part, self.recipe.cache).values() for part in (k, v))
         if options["window"] != (-1, -1) or options.keys() - {"causal", "scale", "window"}:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 VOCAB_SIZE = 61
 
-# By the names of packhorse.ops.sample; `prompts` and `generated` are those of one row.
+# Names are those of packhorse.ops.sample; `prompts` and `generated` are those of one row.
 SETTINGS: dict[str, dict[str, Any]] = {
     "plain": {"temperature": 1.0},
     "cold": {"temperature": 0.35},

@@ -6,6 +6,7 @@ from __future__ import annotations
 import http.client
 import json
 import re
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -34,7 +35,7 @@ MODELS = {
 
 
 class Answer(NamedTuple):
-    """What came back."""
+    """Answer of the server."""
 
     status: int
     headers: dict[str, str]
@@ -164,6 +165,28 @@ def wait_until(condition: Any) -> None:
         time.sleep(0.005)
 
 
+def connect(client: Client, sent: bytes = b"", **options: int) -> socket.socket:
+    """A connection of its own, with options of the socket by their names."""
+    connection = socket.socket()
+    for name, value in options.items():
+        connection.setsockopt(socket.SOL_SOCKET, getattr(socket, name), value)
+    connection.settimeout(SECONDS)
+    connection.connect(("127.0.0.1", client.port))
+    connection.sendall(sent)
+    return connection
+
+
+def read_all(connection: socket.socket) -> bytes:
+    """Until the server closes, or has reset, the connection."""
+    found = b""
+    try:
+        while part := connection.recv(65536):
+            found += part
+    except ConnectionError:
+        pass
+    return found
+
+
 def make_models(root: Path) -> dict[str, Path]:
     """Folders of tiny models with tokenizers, by the names that they are served under."""
     found = {}
@@ -178,8 +201,8 @@ def make_models(root: Path) -> dict[str, Path]:
 def serve_chance(
     monkeypatch: pytest.MonkeyPatch, **others: Callable[[], TextModel]
 ) -> list[TextModel]:
-    """From now on a model of the path "chance" is one that draws tokens (fake_engine.py), and those
-    of other names are made by functions. All that are loaded are in the list."""
+    """Has a model of the path "chance" be one that draws tokens (fake_engine.py), and those of
+    other names be made by functions. The list has all that are loaded."""
     from packhorse.serve.models import loading
 
     makers = {"chance": text_model_of_chance, **others}
@@ -202,6 +225,7 @@ def serve_chance(
 
 
 def settings_for(*models: str | ModelSettings, **given: Any) -> Settings:
-    """Of models "NAME=PATH" or as they are, with quick defaults and nothing of the environment."""
+    """Settings for models, "NAME=PATH" or `ModelSettings`, with quick defaults and nothing of the
+    environment."""
     chosen = {"port": 0, "threads": 1, "log_level": "warning", "tokenization_workers": 1}
     return Settings.load(models, environment={}, **{**chosen, **given})

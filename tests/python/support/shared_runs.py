@@ -63,7 +63,7 @@ class Runs:
 
 
 def in_thread(call: Callable[[], object]) -> Future[Any]:
-    """What `call` returns or raises, in a thread of its own."""
+    """Calls `call` in a thread of its own."""
     future: Future[Any] = Future()
 
     def work() -> None:
@@ -77,7 +77,7 @@ def in_thread(call: Callable[[], object]) -> Future[Any]:
 
 
 def wait_for_callers(model: TextModel, count: int) -> None:
-    """Until so many callers lead or wait."""
+    """Waits until so many callers lead or wait."""
     end = time.monotonic() + SECONDS
     while len(model._runner._batcher._parts) < count:
         assert time.monotonic() < end

@@ -1,4 +1,4 @@
-"""Where the snippets of README and docs are run: the folders and files that they name."""
+"""Folders and files for the snippets of README and docs, which are run there."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _ids() -> list[list[int]]:
     return [[101, 7592, 2088, 102], [101, 102]]
 
 
-# What a comment may say that a snippet is given, by name.
+# Names that a comment may say a snippet is given -> what makes their values.
 GIVEN: dict[str, Callable[[], Any]] = {
     "texts": lambda: list(LINES),
     "documents": lambda: list(LINES),

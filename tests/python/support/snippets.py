@@ -35,8 +35,8 @@ _MARK = re.compile(r"<!-- snippet: (given|needs|not run)[ :] *(.*?) *-->")
 
 @dataclass
 class Snippet:
-    page: str  # as a path from the root
-    line: int  # of its first line
+    page: str  # path from the root
+    line: int  # number of its first line
     language: str
     text: str
     given: list[str] = field(default_factory=list)
@@ -49,7 +49,7 @@ class Snippet:
 
 
 def pages() -> list[Path]:
-    """What users read. Pages for developers are not run."""
+    """Pages for users. Pages for developers are not run."""
     return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
@@ -122,8 +122,8 @@ def _attributes(owner: type) -> set[str]:
 
 
 def _resolve(node: ast.expr) -> Any:
-    """What an expression such as `packhorse.Session.load` names, None where that is not known.
-    Raises AttributeError."""
+    """Resolves an expression such as `packhorse.Session.load`; None where it is not known. Raises
+    AttributeError."""
     if isinstance(node, ast.Name):
         return packhorse if node.id == "packhorse" else CLASSES.get(node.id)
     if not isinstance(node, ast.Attribute):
@@ -132,7 +132,7 @@ def _resolve(node: ast.expr) -> Any:
     if owner is None:
         return None
     if inspect.isclass(owner) and node.attr in _attributes(owner):
-        return None  # of an object, not of its class
+        return None  # the attribute of an object, not of its class
     found = getattr(owner, node.attr)
     return found if callable(found) or inspect.ismodule(found) else None
 

@@ -26,14 +26,15 @@ def hidden(path: Path, dtype: Any, **options: Any) -> NDArray[np.float32]:
 
 
 def near(found: NDArray[Any], expected: NDArray[Any], share: float) -> None:
-    """Whether differences are small beside the values, in the mean of squares."""
+    """Checks that differences are small beside the values, in the mean of squares, but not 0."""
     assert np.isfinite(found).all()
     error = np.sqrt(np.mean(np.square(found - expected)) / np.mean(np.square(expected)))
     assert 0 < error < share
 
 
 def compare(folder: Path, layers: dict[str, folders.Layer], tmp_path: Path) -> None:
-    """As floats the folder is the same model, bit for bit; quantised, all of its layers stay so."""
+    """Checks that a folder is the same model as floats, bit for bit, and that quantised layers stay
+    so."""
     floats = folders.float_folder(tmp_path / "floats", layers)
     expected = hidden(floats, "float32")
     np.testing.assert_array_equal(hidden(folder, "float32"), expected)

@@ -28,7 +28,8 @@ RERANKERS = {
     "xlm-roberta": ("xlm-roberta-reranker", "roberta", NO_TYPES),
     "modernbert": ("modernbert-reranker", "bert", NO_TYPES),
 }
-# Of a generative reranker, and name -> (golden model, changes to config.json, instruction).
+# Template of a generative reranker, and name -> (golden model, changes to config.json,
+# instruction).
 TEMPLATE = {
     "prefix": "the dog said what is not at (query). ",
     "text": "of: {instruction} who: {query} what: {document}",

@@ -45,7 +45,7 @@ def make_tokenizer(pair: str = "bert") -> Any:
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", pair=PAIRS[pair], special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
     )
-    # As published files do. Neither may have an effect.
+    # Published files have these settings. Neither may have an effect.
     tokenizer.enable_padding(length=50)
     tokenizer.enable_truncation(7)
     return tokenizer

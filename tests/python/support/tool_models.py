@@ -36,7 +36,7 @@ class Speaker(TextModel):
 
     @property
     def prompt(self) -> str:
-        """That of the last request."""
+        """The prompt of the last request."""
         engine: Any = self.session._engine  # type: ignore[attr-defined]
         return self.tokenizer.decode(engine.submitted[-1]._prompt, skip_special=False)
 

@@ -41,7 +41,7 @@ TEXTS = [
     "in paris",
     "the dog sat",
 ]
-# Of tokens that the tiny language model has.
+# Texts whose tokens the tiny language model has.
 LETTERS = ["zzz xyx", "lazy fox", "quux", "bold bug", "fuzzy glyph", "a b c d"]
 # Golden model -> the task that it is for.
 TASKS = {
@@ -94,7 +94,7 @@ def test_embeddings_by_hand() -> None:
 
 
 def test_rank_correlation() -> None:
-    """Of ties, the value that scipy.stats.spearmanr documents."""
+    """With ties, the value is the one that scipy.stats.spearmanr documents."""
     found = statistics.rank_correlation(np.array([1, 2, 3, 4, 5]), np.array([5, 6, 7, 8, 7]))
     assert found == pytest.approx(0.8207826816681233, abs=1e-12)
     one, two = np.arange(5.0), np.array([3.0, 3, 3, 3, 3])

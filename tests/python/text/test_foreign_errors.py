@@ -25,7 +25,7 @@ class HandlersError(Exception):
 
 
 class Interrupted(KeyboardInterrupt):
-    """As some programs raise for Ctrl-C."""
+    """An exception that some programs raise for Ctrl-C."""
 
 
 ERRORS = [HandlersError, Interrupted, TimeoutError, ValueError, TypeError, Exception]

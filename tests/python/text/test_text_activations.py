@@ -17,7 +17,7 @@ from tiny_tokenizer import with_tokenizer
 pytest.importorskip("tokenizers")
 
 EXPECTED = json.loads((GOLDEN / "activations.json").read_text())
-TOLERANCE = 5e-6  # of float32 logits whose sums are some units
+TOLERANCE = 5e-6  # for float32 logits whose sums are some units
 
 
 def load(case: Any, folder: Path) -> packhorse.TextModel:

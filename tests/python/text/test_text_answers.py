@@ -24,7 +24,7 @@ CONTEXTS = (
 
 
 def expected_windows(tokenizer: Any, pair: Any, length: int, stride: int, side: str) -> list[Any]:
-    """As the package tokenizers makes them."""
+    """Windows as the package tokenizers makes them."""
     tokenizer.no_padding()
     strategy = "only_second" if len(pair) == 2 else "longest_first"
     tokenizer.enable_truncation(length, stride=stride, strategy=strategy, direction=side)

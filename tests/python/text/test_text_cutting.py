@@ -29,7 +29,7 @@ SPACES = (" ",) * 9 + ("  ", "\n", " \n ", "")
 
 
 def one_word() -> Any:
-    """As Llama's: a text is one word, and no merge crosses a space."""
+    """A tokenizer like Llama's: a text is one word, and no merge crosses a space."""
     from tokenizers import models, normalizers
 
     tokenizer = KINDS["bytes"]()
@@ -46,7 +46,7 @@ def one_word() -> Any:
 
 
 def by_expression() -> Any:
-    """As Qwen's: words are what a regular expression finds."""
+    """A tokenizer like Qwen's: a regular expression finds the words."""
     from tokenizers import Regex, normalizers, pre_tokenizers
 
     tokenizer = KINDS["bytes"]()
@@ -159,7 +159,7 @@ def test_cut_as_the_whole(kind: str, side: str, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("small_pieces")
 def test_the_longer_of_two_long_texts(tmp_path: Path) -> None:
-    """It keeps a token more where an odd number of tokens stays."""
+    """The longer text keeps a token more where an odd number of tokens stays."""
     ours, _, _ = load(MAKERS["words"], tmp_path / "m")
     one, two = "cat " * 1000, "the dog " * 499  # 1000 and 998 tokens
     for pair in ((one, two), (two, one), (one, one), (two, one + "a")):
@@ -201,7 +201,7 @@ def test_one_enormous_word(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_long_words(side: str, tmp_path: Path) -> None:
-    """Where tokens are long, more is read."""
+    """Long tokens make more of the text be read."""
     ours, own, spy = load(MAKERS["words"], tmp_path / "m", truncation_side=side)
     text = ("4" * 70 + " cat ") * 3000
     own.enable_truncation(40, direction=side)
@@ -212,7 +212,7 @@ def test_long_words(side: str, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize("kind", MAKERS)
 def test_too_long(kind: str, tmp_path: Path) -> None:
-    """Its tokens are counted piece by piece."""
+    """A text's tokens are counted piece by piece."""
     ours, own, spy = load(MAKERS[kind], tmp_path / "m")
     text = "the cat sat on the mat " * 200
     for row in (text, ("who", text), (text, "who")):
@@ -328,7 +328,8 @@ def test_words_that_no_space_parts(name: str, tmp_path: Path) -> None:
 
 
 def test_merges_across_written_spaces(tmp_path: Path) -> None:
-    """Of a tokenizer that writes spaces away: a text is cut only where no merge crosses one."""
+    """A tokenizer writes spaces as another character: a text is cut only where no merge crosses
+    one."""
     from tokenizers import models
 
     def maker() -> Any:
@@ -347,7 +348,7 @@ def test_merges_across_written_spaces(tmp_path: Path) -> None:
 
 
 def test_pieces_are_small(tmp_path: Path) -> None:
-    """What is read of a long context at once, and that its answers are those of its windows."""
+    """Little of a long context is read at once, and its answers are those of its windows."""
     ours, _, spy = load(MAKERS["words"], tmp_path / "m")
     text = "the cat sat on the mat " * 10_000
     (tokens,) = ours.read([("who", text)])

@@ -21,7 +21,7 @@ CASES = [*TEXTS, "dog", "a cat", *(f"{'mat ' * i}at" for i in range(20))]
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> packhorse.TextModel:
-    """It normalises."""
+    """A model that normalises."""
     folder = with_tokenizer(GOLDEN / "bert-gelu", tmp_path_factory.mktemp("text") / "model")
     return packhorse.TextModel.load(folder)
 
@@ -46,7 +46,7 @@ def test_minilm_as_sentence_transformers(minilm: Path, golden: Any) -> None:
 
 def test_dimensions_and_length(model: packhorse.TextModel, tmp_path: Path) -> None:
     rows = model.embed(CASES).astype(np.float64)
-    np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, rtol=1e-6)  # by the model
+    np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, rtol=1e-6)  # the model normalises
     cut = rows[:, :5]
     unit = cut / np.linalg.norm(cut, axis=1, keepdims=True)
     found = model.embed(CASES, truncate_dim=5, normalize=True)
@@ -128,7 +128,7 @@ def test_too_few_for_ranges(model: packhorse.TextModel, dtype: str) -> None:
 
 
 def test_prompts_that_pooling_leaves_out(tmp_path: Path) -> None:
-    """Without a prompt such a model is like any other."""
+    """Texts without a prompt have the embeddings of any other model."""
     folder = with_tokenizer(GOLDEN / "bert-relu", tmp_path / "m")
     plain = packhorse.TextModel.load(folder).embed(CASES)
     config = {"pooling_mode": "max", "include_prompt": False}

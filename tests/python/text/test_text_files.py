@@ -79,7 +79,7 @@ def test_longest_sequence(folder: Path) -> None:
 
 
 def test_older_names_of_the_settings(folder: Path) -> None:
-    """In the order in which sentence-transformers looks for them."""
+    """Names are looked for in the order of sentence-transformers."""
     for i, kind in enumerate(
         ("xlnet", "xlm-roberta", "albert", "camembert", "distilbert", "roberta", "bert"), 10
     ):
@@ -140,7 +140,7 @@ def test_added_tokens(folder: Path) -> None:
     )  # fmt: skip
     packhorse.TextModel.load(folder)
     other = {"add_eos_token": True, "eos_token": "[MASK]"}
-    add_tokenizer(folder, **other, tokenizer_class="BertTokenizer")  # which has no such setting
+    add_tokenizer(folder, **other, tokenizer_class="BertTokenizer")  # a class without the setting
     assert tokens(folder, "cat") == ["[CLS]", "cat", "[SEP]"]
     add_tokenizer(folder, **other, tokenizer_class="LlamaTokenizer", add_bos_token=False)
     assert tokens(folder, "cat") == ["cat", "[MASK]"]
@@ -201,7 +201,8 @@ def test_settings_that_change_nothing(folder: Path) -> None:
 
 
 def test_a_transformer_in_a_folder_of_its_own(folder: Path, tmp_path: Path) -> None:
-    """As older sentence-transformers wrote them; and converted, also from the weight file."""
+    """Older versions of sentence-transformers wrote such folders; also converted, from the weight
+    file."""
     root = tmp_path / "root"
     root.mkdir()
     folder.rename(root / "0_Transformer")

@@ -16,7 +16,7 @@ from tiny_tokenizer import make_tokenizer, with_tokenizer
 pytest.importorskip("tokenizers")
 
 EXPECTED = json.loads((GOLDEN / "text.json").read_text())
-TOLERANCE = 5e-6  # of float32 logits whose sums are some units
+TOLERANCE = 5e-6  # for float32 logits whose sums are some units
 
 
 def load(case: Any, folder: Path, **options: Any) -> packhorse.TextModel:
@@ -55,7 +55,7 @@ def test_score(tmp_path: Path) -> None:
     assert model.score("who", []).shape == (0,)
     assert model.score("who", documents[3]) == found[3]
     assert type(model.score("who", documents[3])) is float
-    # As the session joins and cuts ids.
+    # Session.score joins and cuts ids in the same way.
     tokenizer = make_tokenizer()
     tokenizer.no_padding()
     tokenizer.no_truncation()
@@ -155,7 +155,7 @@ def test_what_is_not_the_form_of_the_pipeline(text: dict[str, str], tmp_path: Pa
 
 
 def test_converted(tmp_path: Path) -> None:
-    """What was the classifier for, and all that text needs, go along."""
+    """A converted classifier keeps its kind of problem, and all files that text needs."""
     from packhorse_weights import convert
 
     model = load(CLASSIFIERS["bert-multi"], tmp_path / "m")

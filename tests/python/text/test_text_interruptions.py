@@ -30,7 +30,7 @@ pytest.importorskip("tokenizers")
 
 
 class HandlerError(Exception):
-    """What a signal's handler raises that is none of Python's."""
+    """An exception of a signal's handler, unlike those of Python itself."""
 
 
 @pytest.fixture

@@ -50,7 +50,7 @@ def test_answers(name: str, tmp_path: Path) -> None:
         for answers, right, context in zip(found, expected, contexts, strict=True):
             listed = answers if isinstance(answers, list) else [answers]
             assert all(one["answer"] == context[one["start"] : one["end"]] for one in listed)
-            # Which spans of probability 0 fill the list of transformers depends on the processor.
+            # The processor decides which spans of probability 0 fill the list of transformers.
             likely = [one for one in listed if one["score"] > TOLERANCE]
             check(likely, [one for one in right if one[0] > TOLERANCE], cases.ANSWER)
 

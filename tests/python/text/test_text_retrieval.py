@@ -30,7 +30,7 @@ def load(tmp_path: Path) -> Load:
 
 
 def special_tokenizer() -> Any:
-    """As published ones are: special tokens may stand in a text."""
+    """A tokenizer in whose texts special tokens may stand, like published ones."""
     tokenizer = make_tokenizer()
     tokenizer.add_special_tokens(list(SPECIAL.values()))
     return tokenizer

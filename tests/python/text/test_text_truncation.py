@@ -17,7 +17,7 @@ pytest.importorskip("tokenizers")
 
 
 def with_prefix_space() -> Any:
-    """As XLM-RoBERTa's predecessors: the first word has a space before it, too."""
+    """A tokenizer that has a space before the first word, too, like XLM-RoBERTa's predecessors."""
     from tokenizers import pre_tokenizers, processors
 
     tokenizer = make_byte_tokenizer()

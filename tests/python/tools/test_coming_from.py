@@ -1,5 +1,5 @@
 """The rows of docs/coming_from.md, each beside the library that it names. Skipped where
-sentence-transformers is not installed (`make test-peers`)."""
+sentence-transformers is not installed (`nox -s test-peers`)."""
 
 from __future__ import annotations
 

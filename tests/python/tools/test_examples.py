@@ -25,7 +25,7 @@ def reranker(tmp_path: Path) -> Path:
 def run_example(
     monkeypatch: pytest.MonkeyPatch, folder: Path, texts: tuple[str, ...], *options: str
 ) -> int:
-    """Its exit status."""
+    """Runs an example. Returns its exit status."""
     file = folder.parent / "lines.txt"
     file.write_text("\n".join(texts) + "\n", encoding="utf-8")
     monkeypatch.setattr(sys, "argv", ["compare", str(folder), "--file", str(file), *options])
@@ -69,7 +69,7 @@ def test_compare_sparse_vectors(tmp_path: Path) -> None:
 def test_compare_finds_what_differs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], reranker: Path
 ) -> None:
-    """Beside a library that makes other ids of one text and adds 0.01 to every score."""
+    """The other library makes other ids of one text and adds 0.01 to every score."""
     model = example.packhorse.TextModel.load(reranker)
     honest = example.ours(model, "scores")
 

@@ -1,4 +1,4 @@
-"""What `import packhorse` brings along."""
+"""Modules that `import packhorse` loads."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ def test_import_brings_numpy_and_nothing_heavier() -> None:
     modules = set(finished.stdout.split())
     assert {"packhorse", "numpy"} <= modules
     allowed = set(sys.stdlib_module_names) | {"packhorse", "packhorse_weights", "numpy"}
-    # What Python loads before any code of ours: .pth files of the environment, and the like.
+    # Modules that Python loads before any code of ours: for .pth files of the environment, and
+    # others.
     bare = subprocess.run(
         [sys.executable, "-c", "import sys; print(*sys.modules)"],
         capture_output=True,

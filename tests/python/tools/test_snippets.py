@@ -46,7 +46,7 @@ def run_shell(snippet: Snippet, cli: Cli) -> None:
 
 
 def missing(snippet: Snippet) -> str | None:
-    """Why it cannot run here."""
+    """Reason for which a snippet cannot run here."""
     for name in snippet.needs:
         if name == "cuda":
             there = any(device.startswith("cuda") for device in packhorse.available_devices())

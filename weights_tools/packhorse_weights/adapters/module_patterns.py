@@ -19,8 +19,8 @@ else:
     import sre_constants as sre
     import sre_parse as parser
 
-_MOST_LETTERS = 1000  # of a pattern
-_MOST_STATES = 1000  # of an automaton
+_MOST_LETTERS = 1000  # in a pattern
+_MOST_STATES = 1000  # in an automaton
 _PLAIN = re.compile(r"(?:[\w-]|\.|\\\.)+")  # names, in which a dot stands for any character
 
 _Test = Callable[[str, int], bool]  # whether a text may go on at a place
@@ -91,7 +91,7 @@ class ModulePattern:
         return self._end in states
 
     def _reached(self, states: set[int], text: str, place: int) -> set[int]:
-        """These states and all that they lead to without a letter."""
+        """The states, and all that they lead to without a letter."""
         rest = list(states)
         while rest:
             for test, state in self._free[rest.pop()]:

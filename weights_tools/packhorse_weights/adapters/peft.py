@@ -34,7 +34,7 @@ _LAYERS = (
     "ffn.down",
     *STACKS,
 )
-# What changes more than the product of a dense layer.
+# Fields for changes beyond the product of a dense layer.
 _REFUSED = (
     "use_dora",
     "use_qalora",
@@ -59,8 +59,9 @@ _RANK = 8  # where the config says nothing; so is lora_alpha
 
 @dataclass(frozen=True)
 class Adapter:
-    """tensors: of every dense layer NAME of ours that is adapted, `NAME.lora_a` [rank, in] and
-    `NAME.lora_b` [out, rank], float32; the scale is in lora_b. rank: the largest one."""
+    """Tensors of a LoRA adapter. tensors: `NAME.lora_a` [rank, in] and `NAME.lora_b` [out, rank],
+    float32, for every dense layer NAME of ours that is adapted; the scale is in lora_b. rank: the
+    largest one."""
 
     tensors: dict[str, Tensor]
     rank: int

@@ -1,4 +1,4 @@
-"""Declarations of a family, and helpers that several families share."""
+"""The declaration of a family of models, and functions that several families share."""
 
 from __future__ import annotations
 
@@ -117,6 +117,17 @@ def encoder_spec(
         },
         "attention": {"mask": "bidirectional"},
         "ffn": {"kind": "plain", "activation": activation},
+    }
+
+
+def rms_norms(config: Config, eps: float) -> dict[str, Any]:
+    """Norms of decoders like Llama's: RMSNorm before each block, none after the embedding. `eps`
+    is meant where the config names none."""
+    return {
+        "kind": "rms",
+        "placement": "pre",
+        "eps": config.number("rms_norm_eps", eps),
+        "embeddings": False,
     }
 
 

@@ -5,6 +5,7 @@ from packhorse_weights.architectures.base import (
     Architecture,
     local_layers,
     refuse_variants,
+    rms_norms,
     sizes,
 )
 from packhorse_weights.architectures.heads import Head, LmHead
@@ -56,12 +57,7 @@ def spec(model_type: str, config: Config) -> Spec:
         "max_seqlen": min(longest, rotation.longest or longest),
         "positions": {"kind": "none"},
         **window,
-        "norm": {
-            "kind": "rms",
-            "placement": "pre",
-            "eps": config.number("rms_norm_eps", 1e-6),
-            "embeddings": False,
-        },
+        "norm": rms_norms(config, 1e-6),
         "attention": {
             "mask": "causal" if causal else "bidirectional",
             "qkv_bias": bias,

@@ -30,7 +30,7 @@ _DEFAULTS = {
         "sliding_window_pattern": 6,
     },
 }
-_SIZES = {  # of both
+_SIZES = {  # defaults of both model types
     "num_attention_heads": 8,
     "num_key_value_heads": 4,
     "head_dim": 256,

@@ -10,7 +10,7 @@ from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.spec import Spec
 
-_OFFSET = 2  # of the first token's row among the positions
+_OFFSET = 2  # row of the first token in the table of positions
 
 
 def _is_narrow(config: Config) -> bool:

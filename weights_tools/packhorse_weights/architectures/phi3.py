@@ -5,6 +5,7 @@ from packhorse_weights.architectures.base import (
     Architecture,
     local_layers,
     refuse_variants,
+    rms_norms,
     sizes,
     with_defaults,
 )
@@ -42,12 +43,7 @@ def spec(model_type: str, config: Config) -> Spec:
         "max_seqlen": min(longest, rotation.longest or longest),
         "positions": {"kind": "none"},
         **window,
-        "norm": {
-            "kind": "rms",
-            "placement": "pre",
-            "eps": config.number("rms_norm_eps", 1e-5),
-            "embeddings": False,
-        },
+        "norm": rms_norms(config, 1e-5),
         "attention": {
             "mask": "causal",
             "qkv_bias": False,

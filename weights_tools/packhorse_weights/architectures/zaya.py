@@ -4,7 +4,13 @@ layer to layer, and scaled residuals."""
 from typing import Any
 
 from packhorse_weights.activations import ACTIVATIONS
-from packhorse_weights.architectures.base import Architecture, refuse_variants, sizes, with_defaults
+from packhorse_weights.architectures.base import (
+    Architecture,
+    refuse_variants,
+    rms_norms,
+    sizes,
+    with_defaults,
+)
 from packhorse_weights.architectures.heads import LmHead, Options
 from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
@@ -17,7 +23,7 @@ _DEFAULTS = {
     "head_dim": 128,
     "moe_intermediate_size": 2048,
 }
-_KINDS = {"hybrid": 5e6, "hybrid_sliding": 1e4}  # of layers, with theta
+_KINDS = {"hybrid": 5e6, "hybrid_sliding": 1e4}  # kind of layer -> its theta
 
 
 def _ropes(config: Config, head_dim: int) -> list[dict[str, Any]]:
@@ -69,12 +75,7 @@ def spec(model_type: str, config: Config) -> Spec:
         **_layers(config, result["num_layers"]),
         "ropes": {"local": local},
         "residual_scales": True,
-        "norm": {
-            "kind": "rms",
-            "placement": "pre",
-            "eps": config.number("rms_norm_eps", 1e-5),
-            "embeddings": False,
-        },
+        "norm": rms_norms(config, 1e-5),
         "attention": {
             "kind": "cca",
             "mask": "causal",
@@ -98,7 +99,7 @@ def _lm_options(config: Config) -> Options:
 
 
 def _residuals(ours: str, theirs: str) -> dict[str, str]:
-    """Names of one block's scales: of its output and of what that is added to."""
+    """Scales and shifts of a block's output, and of the residual stream that it is added to."""
     return {
         f"layers.{{i}}.{ours}.{part}_{number}": f"layers.{{i}}.{theirs}.{name}_{last}"
         for part, name in (("output", "hidden_states"), ("residual", "residual"))

@@ -115,7 +115,7 @@ class _Entry:
         return None if missing is None else f"{snapshot} is incomplete: it lacks {missing}"
 
     def is_certain(self, snapshot: Path) -> bool:
-        """Whether the cache has a tokenizer and says whether the repository has modules on the
+        """True if the cache has a tokenizer and says whether the repository has modules on the
         model.
 
         After a download through transformers there is no modules.json even if the repository has
@@ -152,11 +152,11 @@ class _Entry:
             files = commit.files(hub)
             if _MODULES in files or not has_tokenizer(snapshot):
                 commit.download(hub, files)
-            else:  # so that the cache records that there is no such file
+            else:  # has the cache record that there is no such file
                 hub.hf_hub_download(
                     self.name, _MODULES, revision=snapshot.name, cache_dir=str(self.cache)
                 )
-        except Exception:  # its class depends on the version and its HTTP library
+        except Exception:  # the class of the error depends on the version and its HTTP library
             return
 
     @property

@@ -1,4 +1,4 @@
-"""Which files of a model repository a session needs, and whether a folder has them."""
+"""Files of a model repository that a session needs, and checks that a folder has them."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def choose_files(names: Iterable[str]) -> list[str]:
 
 
 def _has_weights(folder: Path) -> bool:
-    """Whether all files of the weights exist."""
+    """True if all files of the weights exist."""
     for name in WEIGHT_FILES:
         if (folder / name).is_file():
             if not name.endswith(".index.json"):

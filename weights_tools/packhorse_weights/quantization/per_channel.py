@@ -13,14 +13,14 @@ from packhorse_weights.formats.quantized.float8 import FLOAT8, Float8Tensor, qua
 from packhorse_weights.layout import TRANSPOSED
 from packhorse_weights.tensor import WEIGHT_DTYPES, Tensor, to_float32
 
-# What they are called in arguments -> their dtype.
+# Value of the argument `quantize` -> dtype of the tensors.
 QUANTIZED_DTYPES = {"int8": "int8", "fp8": FLOAT8}
 SCALE_SUFFIX = "_scale"  # appended to the tensor's name
 _MOST = 127  # -128 is not used, so that the range is symmetric
 
 
 def is_quantizable(name: str, shape: tuple[int, ...]) -> bool:
-    """Whether a tensor is quantised. Embeddings, norms, biases, all layers before and after the
+    """True if a tensor is quantised. Embeddings, norms, biases, all layers before and after the
     blocks, and those that choose an expert are not; experts are when they are loaded."""
     return name.startswith("layers.") and len(shape) == 2 and ".router." not in name
 

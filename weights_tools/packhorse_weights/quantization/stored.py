@@ -1,5 +1,5 @@
-"""Which weights of a model stay quantised in the groups that its files have, and as what they go to
-the runtime (docs/weights.md#weights-that-stay-quantised)."""
+"""Choice of the weights that stay quantised in the groups that a model's files have, and their form
+for the runtime (docs/weights.md#weights-that-stay-quantised)."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from packhorse_weights.quantization.grouped import (
 from packhorse_weights.spec import Spec
 from packhorse_weights.tensor import LazyTensor, Tensor
 
-# What `dtype` is called that keeps them.
+# Value of the argument `dtype` that keeps the quantised weights of a file as they are.
 STORED = "stored"
 DECODER = "lm.decoder"
 TABLE = "embeddings.word"
-# What stands for `.weight` in the name of the order of a matrix's input features.
+# Ending, in place of `.weight`, of the name of the order of a matrix's input features.
 INPUT_ORDER = ".input_order"
 # The heads of a layer's output are padded to a multiple of this in the runtime, which groups of
 # input features cannot be.
@@ -136,7 +136,7 @@ def _find(spec: Spec, tensors: Mapping[str, Tensor]) -> dict[str, tuple[str, Gro
         for part in STACKS.get(layer, (layer,)):
             found[f"layers.{number}.{part}"] = (name, matrix)
     kept: dict[str, tuple[str, GroupedTensor]] = {}
-    numbers = {name.split(".")[1]: None for name in found}  # in their order
+    numbers = {name.split(".")[1]: None for name in found}  # numbers of layers, in order
     sizes = _Sizes(Config(spec, "packhorse.json")) if numbers else None
     for number in numbers:
         assert sizes is not None

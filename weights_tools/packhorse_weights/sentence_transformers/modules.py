@@ -53,7 +53,7 @@ _REFUSED = {
     "CSRSparsity": "it makes sparse vectors of dense ones",
     "TokenPooling": "it merges the vectors of a text's tokens",
 }
-# What a model gives -> the order of modules that makes it do so, as a regular expression.
+# Output of a model -> the order of modules that produces it, as a regular expression.
 _ORDERS = {
     "no embedding": "(Transformer)?",
     "one vector": "Transformer Pooling( Dense)*( Normalize)?",
@@ -73,7 +73,7 @@ class Modules:
     """
 
     embedding: Spec
-    pooling_reason: str  # which file or rule decided the pooling
+    pooling_reason: str  # the file or rule that decided the pooling
     heads: Spec = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     tensors: dict[str, Tensor] = field(default_factory=dict)

@@ -7,6 +7,7 @@ models. Source: transformers 5 (`AutoTokenizer` and the classes), where nothing 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from packhorse_weights.tokenizers.special_tokens import Names
@@ -16,12 +17,8 @@ _BERT = Names(unk="[UNK]", sep="[SEP]", pad="[PAD]", cls="[CLS]", mask="[MASK]")
 _FAIRSEQ = Names(
     bos="<s>", eos="</s>", unk="<unk>", sep="</s>", pad="<pad>", cls="<s>", mask="<mask>"
 )
-_ALBERT = Names(
-    bos="[CLS]", eos="[SEP]", unk="<unk>", sep="[SEP]", pad="<pad>", cls="[CLS]", mask="[MASK]"
-)
-_DEBERTA = Names(
-    bos="[CLS]", eos="[SEP]", unk="[UNK]", sep="[SEP]", pad="[PAD]", cls="[CLS]", mask="[MASK]"
-)
+_DEBERTA = replace(_BERT, bos="[CLS]", eos="[SEP]")
+_ALBERT = replace(_DEBERTA, unk="<unk>", pad="<pad>")
 _LLAMA = Names(bos="<s>", eos="</s>", unk="<unk>")
 _GPT2 = Names(bos="<|endoftext|>", eos="<|endoftext|>", unk="<|endoftext|>")
 _QWEN2 = Names(eos="<|endoftext|>", unk="<|endoftext|>", pad="<|endoftext|>")
@@ -41,27 +38,11 @@ CLASS_NAMES: Mapping[str, Names] = {
     **dict.fromkeys(("CodeGen", "GPT2", "Whisper"), _GPT2),
     **dict.fromkeys(("MT5", "T5"), _T5),
     **dict.fromkeys(("Qwen2", "Qwen3_5"), _QWEN2),
-    "BigBird": Names(
-        bos="<s>", eos="</s>", unk="<unk>", sep="[SEP]", pad="<pad>", cls="[CLS]", mask="[MASK]"
-    ),
-    "Camembert": Names(
-        bos="<s>",
-        eos="</s>",
-        unk="<unk>",
-        sep="</s>",
-        pad="<pad>",
-        cls="<s>",
-        mask="<mask>",
-        more=("<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED"),
-    ),
-    "CLIP": Names(
-        bos="<|startoftext|>", eos="<|endoftext|>", unk="<|endoftext|>", pad="<|endoftext|>"
-    ),
-    "CodeLlama": Names(
-        bos="<s>",
-        eos="</s>",
-        unk="<unk>",
-        more=("\u2581<PRE>", "\u2581<MID>", "\u2581<SUF>", "\u2581<EOT>", "<FILL_ME>"),
+    "BigBird": replace(_FAIRSEQ, sep="[SEP]", cls="[CLS]", mask="[MASK]"),
+    "Camembert": replace(_FAIRSEQ, more=("<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED")),
+    "CLIP": replace(_GPT2, bos="<|startoftext|>", pad="<|endoftext|>"),
+    "CodeLlama": replace(
+        _LLAMA, more=("\u2581<PRE>", "\u2581<MID>", "\u2581<SUF>", "\u2581<EOT>", "<FILL_ME>")
     ),
     "Cohere": Names(
         bos="<BOS_TOKEN>",
@@ -73,13 +54,9 @@ CLASS_NAMES: Mapping[str, Names] = {
         mask="<MASK_TOKEN>",
     ),
     "Gemma": Names(bos="<bos>", eos="<eos>", unk="<unk>", pad="<pad>", mask="<mask>"),
-    "GPTNeoX": Names(
-        bos="<|endoftext|>", eos="<|endoftext|>", unk="<|endoftext|>", pad="<|padding|>"
-    ),
+    "GPTNeoX": replace(_GPT2, pad="<|padding|>"),
     "Llama": _LLAMA,
-    "MPNet": Names(
-        bos="<s>", eos="</s>", unk="[UNK]", sep="</s>", pad="<pad>", cls="<s>", mask="<mask>"
-    ),
+    "MPNet": replace(_FAIRSEQ, unk="[UNK]"),
 }
 # Classes whose settings decide how a BertNormalizer normalises.
 BERT_LIKE = frozenset(name for name, names in CLASS_NAMES.items() if names is _BERT) | {"MPNet"}

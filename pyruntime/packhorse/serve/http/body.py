@@ -42,7 +42,7 @@ def read_long_json(body: bytes, most: int) -> Any:
             f"{most} are taken",
         )
     collects = gc.isenabled()
-    gc.disable()  # what is being read is no garbage, and much of it would be looked at again
+    gc.disable()  # a tree that is being read is no garbage, and much of it would be looked at again
     try:
         return read_json(body)
     finally:
@@ -57,9 +57,7 @@ def _values(text: bytes) -> int:
 
 def _between_texts(body: bytes) -> Iterator[bytes]:
     """The parts of a body that stand outside of its texts."""
-    body = body.replace(b"\\\\", b"").replace(
-        b'\\"', b""
-    )  # so that every quote ends or begins a text
+    body = body.replace(b"\\\\", b"").replace(b'\\"', b"")  # so every quote ends or begins a text
     inside = False
     for begin in range(0, len(body), _AT_ONCE):
         part = body[begin : begin + _AT_ONCE]

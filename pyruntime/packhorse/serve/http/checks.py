@@ -57,7 +57,7 @@ class Fields:
         raise ServeError("validation", f"{full} is {found}, expected {expected}", parameter=full)
 
     def checked(self, find: Callable[[], Found]) -> Found:
-        """What a function finds; its ValueError is one of the request."""
+        """Calls a function. Its ValueError becomes an error of the request."""
         try:
             return find()
         except ValueError as error:
@@ -68,7 +68,7 @@ class Fields:
         return f"{self._where}{name}"
 
     def get(self, name: str) -> Any:
-        """As it is; None where it is left out."""
+        """The value of a field; None where it is left out."""
         self._known.add(name)
         return self._values.get(name)
 
@@ -236,12 +236,12 @@ class Inputs:
 
 
 def _is_same(value: Any, other: Any) -> bool:
-    """Equal, where true is no 1."""
+    """True if two values are equal, where true is no 1."""
     return bool(value == other) and isinstance(value, bool) == isinstance(other, bool)
 
 
 def are_ids(value: list[Any]) -> bool:
-    """Whether all of a list are integers that a token's id may be."""
+    """True if all of a list are integers that a token's id may be."""
     if not value:
         return True
     # Each step runs in C: a text may have hundreds of thousands of ids.

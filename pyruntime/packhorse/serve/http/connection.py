@@ -19,10 +19,10 @@ from packhorse.serve.http.connections import Connections
 from packhorse.serve.http.exchange import HTTP_CONNECTION, SURPLUS, Headers
 from packhorse.serve.http.json_parts import to_json
 
-_MOST_UNUSED_BYTES = 65_536  # of headers, or of what is between the parts of a body
+_MOST_UNUSED_BYTES = 65_536  # limit of headers, and of the bytes between the parts of a body
 _SLICE = 4096  # bytes that are parsed at once: the fewest requests that are begun ahead
-_MOST_HELD_BYTES = 65_536  # of requests that come while one is being answered
-_LEAST_TAKEN_BYTES = 1_048_576  # of an answer that is being read, in each `write_s`
+_MOST_HELD_BYTES = 65_536  # limit of requests that come while one is being answered
+_LEAST_TAKEN_BYTES = 1_048_576  # a client reads at least this much of an answer in each `write_s`
 _LINGER_S = 1.0  # for what a client still sends that has been refused
 _SURPLUS_S = 2.0  # for the request of a connection that is one too many
 
@@ -55,7 +55,7 @@ class HttpConnection:
             return None
         body, cycle.body = bytes(cycle.body), bytearray()
         cycle.message_event.clear()
-        self._connection.flow.resume_reading()  # which a large body has paused
+        self._connection.flow.resume_reading()  # a large body has paused it
         return body
 
     def respond(self, status: int, headers: Headers, body: bytes) -> bool:
@@ -115,7 +115,7 @@ class Connection(HttpToolsProtocol):
     _socket: Any = None  # the transport below TLS, or `transport`
     _surplus = False
     _in_headers = False
-    _refused = False  # what comes now is thrown away
+    _refused = False  # if true, data is thrown away
     _unused_bytes = 0
     _began = 0.0  # the request: its first byte
     _due: float | None = None  # until when the client has to do what comes next; None: our turn
@@ -212,7 +212,7 @@ class Connection(HttpToolsProtocol):
             self._due = self._began + self._all.receive_s
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._in_headers:  # those after a body are not looked at
+        if self._in_headers:  # trailers after a body are not looked at
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
@@ -315,7 +315,7 @@ class Connection(HttpToolsProtocol):
             self._due = now + self._all.receive_s  # the client waits for an answer before it
             return
         if unanswered and now < due + _LINGER_S:
-            return  # who waits for the body says so
+            return  # the reader of the body raises the error
         if unanswered or self._in_headers:
             self._all.refused("slow_request")
         self._close()

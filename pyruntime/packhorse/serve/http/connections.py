@@ -9,11 +9,11 @@ from typing import Protocol
 from packhorse.serve.observability.metrics import Metrics
 from packhorse.serve.settings import Settings
 
-_MOST = 4096  # by default, however many descriptors the process may have
+_MOST = 4096  # default limit, however many descriptors the process may have
 _SPARE = 16  # beyond the limit: they are told so, and may ask how the server is
 _OTHER_DESCRIPTORS = 64  # for files and pipes that are opened later
 _LEAST = 16
-_TICKS = 8  # of the shortest limit: how exactly limits are kept
+_TICKS = 8  # checks in the shortest limit: how exactly limits are kept
 _LONGEST_TICK_S = 5.0
 
 
@@ -68,7 +68,7 @@ class Connections:
         self._surplus.pop(one, None)
 
     def rest(self, one: Open) -> None:
-        """It has no request under way."""
+        """Notes that a connection has no request under way."""
         if one not in self._surplus:
             self._idle[one] = None
 
@@ -99,7 +99,7 @@ class Connections:
 
 
 def default_most() -> int:
-    """As many as the process may have descriptors for, beside those that it has now."""
+    """Number of connections that the process has descriptors for, beside those that it uses now."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return _MOST

@@ -28,7 +28,7 @@ _GONE = 499  # the client, as servers write it in their logs
 
 
 class Answer(Protocol):
-    """What a handler gives: a `Reply`, or a stream."""
+    """Result of a handler: a `Reply`, or a stream."""
 
     status: int
 
@@ -36,7 +36,7 @@ class Answer(Protocol):
 
 
 Handler = Callable[[Exchange], Awaitable[Answer]]
-Style = Callable[[ServeError], Reply]  # how a protocol says that a request failed
+Style = Callable[[ServeError], Reply]  # writes an error as a protocol has it
 
 
 class Endpoint:
@@ -181,13 +181,13 @@ def log_request(exchange: Exchange, path: str, status: int, error: ServeError | 
 
 
 def tei_style(error: ServeError) -> Reply:
-    """As text-embeddings-inference says errors."""
+    """Writes an error as text-embeddings-inference does."""
     content = {"error": error.message, "error_type": error.answer.tei_type}
     return Reply(to_json(content), error.answer.tei_status)
 
 
 def openai_style(error: ServeError) -> Reply:
-    """As OpenAI says errors."""
+    """Writes an error as OpenAI does."""
     content = {
         "error": {
             "message": error.message,
@@ -200,5 +200,5 @@ def openai_style(error: ServeError) -> Reply:
 
 
 def cohere_style(error: ServeError) -> Reply:
-    """As Cohere says errors."""
+    """Writes an error as Cohere does."""
     return Reply(to_json({"message": error.message}), error.answer.openai_status)

@@ -1,4 +1,4 @@
-"""What a request may fail with, and the statuses that the protocols have for it."""
+"""Kinds of failure of a request, and the statuses that the protocols have for them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Answer(NamedTuple):
-    """How a kind of failure is said: as text-embeddings-inference and as OpenAI say it."""
+    """Wording of a kind of failure in the protocols of text-embeddings-inference and OpenAI."""
 
     tei_status: int
     tei_type: str

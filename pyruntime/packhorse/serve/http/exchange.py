@@ -26,7 +26,7 @@ Send = Callable[[Message], Awaitable[None]]
 Found = TypeVar("Found")
 
 HTTP_CONNECTION = "packhorse.wire"  # the extension of ASGI that the server's own connections have
-SURPLUS = "packhorse.surplus"  # in the scope of a connection that is one too many
+SURPLUS = "packhorse.surplus"  # key in the scope of a connection that is one too many
 _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 _MOST_QUERY_FIELDS = 100
 _MOST_AT_ONCE = 262_144  # bytes that are sent by one write
@@ -44,7 +44,7 @@ def next_id() -> str:
 
 
 class Done(NamedTuple):
-    """What models did for a request, for metrics and logs.
+    """Work of the models for a request, for metrics and logs.
 
     method  "single", or "batch" where it came as a list
     kind    of the metrics: "embed", "predict" or None
@@ -59,7 +59,7 @@ class Done(NamedTuple):
 
     @property
     def usage(self) -> dict[str, Any]:
-        """What the log says of it."""
+        """Fields of the log."""
         return {
             "texts": self.texts,
             "tokens": self.work.tokens,
@@ -104,14 +104,14 @@ class Exchange:
         self.started: float = time.monotonic() if self.wire is None else self.wire.began
         self.deadline = self.started + settings.request_timeout_s
         self._received_by = min(self.deadline, self.started + settings.receive_timeout_s)
-        self._body_bytes = 0  # that count for the limit of all bodies
+        self._body_bytes = 0  # bytes that count for the limit of all bodies
         address = scope.get("client")
         self.client: str = address[0] if address else "-"
         self.size = 0  # bytes of its body
-        self.cache_salt = 0  # whose prompts in the prefix cache it may find (`Sampling.cache_salt`)
+        self.cache_salt = 0  # requests of one salt share cached prefixes (`Sampling.cache_salt`)
         self.model = ""  # the name of the model that is asked, for metrics and logs
-        self.usage: dict[str, Any] = {}  # what it took, for logs
-        self.done: Done | None = None  # what models did for it
+        self.usage: dict[str, Any] = {}  # fields of the log
+        self.done: Done | None = None  # work of the models
 
     @property
     def id_header(self) -> tuple[bytes, bytes]:
@@ -131,11 +131,11 @@ class Exchange:
 
     @property
     def created(self) -> int:
-        """When it came, in seconds since 1970."""
+        """The time at which the request came, in seconds since 1970."""
         return int(time.time() - (time.monotonic() - self.started))
 
     async def body(self) -> bytes:
-        """All of it. Raises ServeError for more than `payload_limit`, ClientGoneError."""
+        """The whole body. Raises ServeError for more than `payload_limit`, ClientGoneError."""
         limit = self.service.settings.payload_limit
         announced = self.headers.get(b"content-length", b"0")
         if announced.isdigit() and int(announced) > limit:
@@ -236,7 +236,8 @@ class Exchange:
         return found
 
     async def _wait(self, work: Waiting) -> None:
-        """Until the work is done. Raises ServeError; ClientGoneError where the client goes away."""
+        """Waits until the work is done. Raises ServeError; ClientGoneError where the client goes
+        away."""
         deadlines = self.service.deadlines
         deadlines.add(work)
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-FieldNames = Mapping[str, str]  # what the library calls a thing -> what a route calls it
+FieldNames = Mapping[str, str]  # name in the library -> name on a route
 
 _END = r"(?=:| is\b|\[| -?\d|,|$)"  # other words in messages are no names
 _LENGTH = {"max_length": "the model's limit"}

@@ -21,8 +21,8 @@ _MOST = {
     "chat_template": 32_768,
 }
 _MOST_STOPS = 16
-_MOST_STOP_LETTERS = 1024  # of one
-_MOST_WORD_LETTERS = 16_384  # of all words of a list together
+_MOST_STOP_LETTERS = 1024  # in one stop string
+_MOST_WORD_LETTERS = 16_384  # in all words of a list together
 
 
 def check_sizes(fields: Fields) -> None:

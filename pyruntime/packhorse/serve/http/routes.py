@@ -1,4 +1,4 @@
-"""Which route a request goes to: a look-up, since it comes before everything else."""
+"""Look-up of the route that a request goes to. It comes before everything else, so it is fast."""
 
 from __future__ import annotations
 
@@ -70,7 +70,8 @@ class Routes:
         await endpoint(scope, receive, send)
 
     def _refusal(self, path: str, method: str, methods: dict[str, Endpoint] | None) -> Endpoint:
-        """What answers where there is no such route."""
+        """Endpoint that refuses a path without a route, or a method that the route does not
+        take."""
 
         async def refuse(_exchange: Exchange) -> Reply:
             if methods is None:
@@ -82,7 +83,7 @@ class Routes:
 
 
 def style_of(path: str) -> Style:
-    """How errors are said on a path that has no route."""
+    """Wording of errors on a path that has no route."""
     if path.startswith("/v2/"):
         return cohere_style
     return openai_style if path.startswith("/v1/") else tei_style

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-MUCH = 16_384  # what takes the event loop about a millisecond to write
+MUCH = 16_384  # weight of an answer that the event loop writes in about a millisecond
 
 
 def weight(value: Any, most: int = MUCH) -> int:

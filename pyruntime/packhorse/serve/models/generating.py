@@ -33,7 +33,7 @@ class News:
             self._loop.add_reader(self._mailbox.fd, self._read)
         self._count += 1
         event = self._waiting[self._count] = asyncio.Event()
-        event.set()  # what came before anybody listened
+        event.set()  # there may be news from before anybody listened
         request.request.listen(self._mailbox, self._count)
         return self._count, event
 
@@ -47,14 +47,14 @@ class News:
                 event.set()
 
     def close(self) -> None:
-        """On the event loop."""
+        """Stops reading the mailbox. Called on the event loop."""
         if self._loop is not None:
             self._loop.remove_reader(self._mailbox.fd)
             self._loop = None
 
 
 class Prompt(NamedTuple):
-    """What a text goes on after.
+    """Text or conversation that a generated text continues.
 
     ids        makes its tokens
     name       what messages call it
@@ -74,13 +74,13 @@ class Running:
         self._news = news
         self.n = n
         self.first_at: float | None = None  # when its first text came, of `time.monotonic`
-        self._first_tokens = 0  # of all sequences, when it came
+        self._first_tokens = 0  # tokens of all sequences at `first_at`
         self._ended_at: float | None = None
         self._number, self._event = news.listen(request)
         self._gone = False
 
     async def pieces(self) -> AsyncGenerator[list[str], None]:
-        """What has come of the texts of all sequences, each time that any has, and at the end.
+        """Yields the new text of each sequence, whenever there is any, and at the end.
 
         Raises ServeError ("backend"), and ClientGoneError after `leave`.
         """
@@ -127,7 +127,7 @@ class Running:
         return self._request.has_ended(sequence)
 
     def so_far(self, sequence: int) -> Generation:
-        """What has been read of a sequence."""
+        """Text and tokens of a sequence that have been read."""
         return self._request.so_far(sequence)
 
     def close(self) -> None:
@@ -147,12 +147,12 @@ class Engine:
         self.active = 0  # requests that have begun and not ended
 
     def options(self, n: int, options: dict[str, Any]) -> RequestOptions:
-        """On a thread: grammars take their time. Raises ServeError."""
+        """Checks options, on a thread: grammars take their time. Raises ServeError."""
         with _as_served():
             return self.generation.options(n, options)
 
     def submit(self, prompt: Prompt, options: RequestOptions) -> TextRequest:
-        """On a thread: tokenizing takes its time. Raises ServeError."""
+        """Submits a prompt, on a thread: tokenizing takes its time. Raises ServeError."""
         with _as_served():
             ids = prompt.ids(self.generation)
             return self.generation.submit(prompt.name, ids, options, continues=prompt.continues)

@@ -57,9 +57,9 @@ def load_model(
 
 
 def abilities(given: ModelSettings) -> list[str]:
-    """What a model may be loaded for by its files, as `methods_for` says it; of a head of a masked
-    language model, which other heads use, "fill_mask" too only where that is what it is for.
-    Raises as `TextModel.load`."""
+    """Names of methods that a model supports by its files, as `methods_for` gives them. "fill_mask"
+    is left out where the head of a masked language model serves sparse embeddings. Raises as
+    `TextModel.load`."""
     load: Mapping[str, Any] = given.options
     decides = (*READING, "kv_tokens")
     read = {name: _LOADING[name].from_text(load[name]) for name in decides if name in load}

@@ -12,7 +12,7 @@ from concurrent.futures import Executor
 from contextlib import suppress
 
 _PAUSE_S = 5.0  # between two times
-_M_ARENA_MAX = -8  # of glibc's malloc.h
+_M_ARENA_MAX = -8  # from malloc.h of glibc
 _ARENAS = 2
 
 
@@ -47,6 +47,7 @@ def share_arenas() -> None:
 
 
 def give_back() -> None:
-    """Where the C library is glibc; others have no such function."""
+    """Gives freed memory back to the system, if the C library is glibc; others have no such
+    function."""
     with suppress(AttributeError, OSError):
         ctypes.CDLL(None).malloc_trim(0)

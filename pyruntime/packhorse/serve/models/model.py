@@ -31,20 +31,20 @@ from packhorse.text.runner import Task, TextRunner
 AnyTask = Task[Any, Any, Any]
 Made = TypeVar("Made")
 _MOST_TASKS = 256
-_KEPT_WEIGHT = 512  # of the options of a task that is kept: about 4 KB, and 1 MB of all
+_KEPT_WEIGHT = 512  # limit of the options of a task that is kept: about 4 KB, and 1 MB of all
 _FEW_CHARACTERS = 1000  # take the event loop less than a millisecond
 _FEW_ITEMS = 16
 _MUCH_TEXT = 2048  # tokens whose results take the event loop a few milliseconds
-_MOST_NUMBERS = 64_000_000  # that a model gives for one request: 256 MB
+_MOST_NUMBERS = 64_000_000  # limit for the results of one request: 256 MB
 _FEW_TOKENS = 16  # a request of fewer says little about others
-_LEARN = 0.02  # how much one request counts for what is known of all
+_LEARN = 0.02  # weight of one request in what is known of all
 _WARM_UP = (4, 64)  # sequences, tokens of each
-_LOOK_S = 0.02  # how often an engine is looked at that is to be closed
-_PIECES = 8  # of a batch: what a request has beyond one piece may run in another batch
+_LOOK_S = 0.02  # seconds between two looks at an engine that is to be closed
+_PIECES = 8  # pieces of a batch: what a request has beyond one piece may run in another batch
 
 
 class Outcome(NamedTuple):
-    """What came of a request, and what it took."""
+    """Results of a request, and the work that they took."""
 
     found: Any
     tokens: int
@@ -109,7 +109,7 @@ class ServedModel:
 
     @property
     def device(self) -> str:
-        """Of the first replica."""
+        """Device of the first replica."""
         return str(self.text.session.device)
 
     @property
@@ -138,7 +138,7 @@ class ServedModel:
 
     @property
     def healthy(self) -> bool:
-        """Whether all its threads run."""
+        """True if all its threads run."""
         return all(worker.is_alive() for worker in self._workers)
 
     def require(self, method: str, what: str) -> None:
@@ -193,7 +193,7 @@ class ServedModel:
         return Outcome(await asyncio.to_thread(finish) if much else finish(), work.tokens, work)
 
     def _put(self, work: QueuedRequest, request: Request, kept: Any) -> None:
-        """On a thread of the tokenizer: a request that is tokenized goes to the queue."""
+        """Puts a request that is tokenized into the queue. Called on a thread of the tokenizer."""
         assert self._runner is not None
         work.numbers = self._runner.numbers(request)
         if work.numbers > _MOST_NUMBERS:
@@ -216,7 +216,7 @@ class ServedModel:
         most = self.text.max_length
         tokens = characters = 0
         for item in items:
-            if isinstance(item, list):  # of ids
+            if isinstance(item, list):  # token ids
                 tokens += min(most, len(item))
                 continue
             length = len(item) if isinstance(item, str) else len(item[0]) + len(item[1])
@@ -247,7 +247,7 @@ class ServedModel:
         self.adapters = {key: one for key, one in self.adapters.items() if key != name}
 
     def stats(self) -> dict[str, int]:
-        """Of a model that generates: `GenerationSession.stats`, of all replicas together."""
+        """Counts of a model that generates: `GenerationSession.stats`, summed over all replicas."""
         found: Counter[str] = Counter()
         for engine in self.engines:
             found.update(engine.session.stats)
@@ -294,7 +294,7 @@ def _warm_up(replica: TextModel) -> tuple[int, float]:
 
 
 def _methods(session: Any) -> list[str]:
-    """What may be asked of a model: "embed", and names of methods of `TextModel`."""
+    """Methods that a model supports: "embed", and names of methods of `TextModel`."""
     config = session.config
     if session.generates:
         return ["generate"]

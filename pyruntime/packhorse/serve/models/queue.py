@@ -1,4 +1,4 @@
-"""What waits for one model, in the order in which it is to run.
+"""Queue of the requests for one model, in the order in which they are to run.
 
 Start-time fair queueing (Goyal, Vin, Chen, 1996): every client has a virtual time, which counts the
 tokens that were run for it, and whose time is least comes next. A client that comes back begins at
@@ -28,7 +28,7 @@ class Chosen(NamedTuple):
 
 
 class _Client:
-    """What waits of one client, the oldest first."""
+    """Waiting requests of one client, the oldest first."""
 
     def __init__(self, name: str, virtual: float) -> None:
         self.name = name
@@ -54,8 +54,8 @@ class TokenQueue:
         self._now = 0.0
         self._closed = False
         self._running: dict[PartRunner, tuple[int, float]] = {}  # tokens, since when
-        self.tokens = 0  # that wait, those that are still to be tokenized included
-        self.requests = 0  # that were admitted and have not begun to run
+        self.tokens = 0  # waiting ones, those that are still to be tokenized included
+        self.requests = 0  # admitted ones that have not begun to run
 
     def admit(self, work: QueuedRequest) -> None:
         """Makes room for work of about `work.tokens`. Raises ServeError ("overloaded")."""
@@ -76,14 +76,15 @@ class TokenQueue:
             work.admitted = True
 
     def _wait_s(self) -> float:
-        """How long what comes now would wait for its turn: for what runs, and what waits."""
+        """Seconds until a request that comes now has its turn: for all that runs and waits before
+        it."""
         now = time.monotonic()
         running = [(tokens, now - since) for tokens, since in self._running.values()]
         return self.throughput.wait_s(self.tokens, running)
 
     @property
     def full(self) -> bool:
-        """Whether it would refuse what comes now."""
+        """True if a request that comes now would be refused."""
         with self._changed:
             return self._wait_s() > self._max_wait_s or self.tokens >= self._max_tokens
 
@@ -107,7 +108,7 @@ class TokenQueue:
             self._changed.notify()
 
     def cancel(self, work: QueuedRequest) -> None:
-        """What has not run of it will not. Harmless when it has ended."""
+        """Removes the parts that have not run. Harmless when the request has ended."""
         with self._changed:
             work.cancelled = True
             self._forget(work)
@@ -156,7 +157,7 @@ class TokenQueue:
     def _choose(self, runner: PartRunner, budget: int) -> tuple[list[Chosen], list[QueuedRequest]]:
         chosen: list[Chosen] = []
         late: list[QueuedRequest] = []
-        passed: list[_Client] = []  # whose next part is of another kind
+        passed: list[_Client] = []  # clients whose next part is of another kind
         size = (0, 0, 0)
         now = time.monotonic()
         while self._order:
@@ -209,7 +210,7 @@ class TokenQueue:
         work.waiting_tokens -= part.size[0]
 
     def close(self) -> None:
-        """Nothing is admitted any more. What was admitted still runs."""
+        """Admits nothing any more. Requests that were admitted still run."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

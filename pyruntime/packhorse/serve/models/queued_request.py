@@ -13,7 +13,7 @@ from packhorse.result import RunResult
 from packhorse.serve.http.errors import ClientGoneError, ServeError
 from packhorse.text.parts import Part
 
-_LOOK_S = 0.1  # how late what is late may be answered
+_LOOK_S = 0.1  # seconds between two looks at deadlines: an answer may be so much later
 
 
 class Waiting:
@@ -96,19 +96,19 @@ class QueuedRequest(Waiting):
         self.client = client
         self.tokens = tokens
         self.characters = characters
-        self.waiting_tokens = 0  # of them, those that wait and no batch has taken yet
+        self.waiting_tokens = 0  # those of `tokens` that no batch has taken yet
         self.admitted = False  # and waiting: no batch has taken any of it
         self.result: RunResult | None = None
-        self.kept: Any = None  # what `finish` of the task needs besides
+        self.kept: Any = None  # given to `finish` of the task with the result
         self.parts: deque[Part] = deque()
-        self.numbers = 0  # of the result
+        self.numbers = 0  # numbers in the result
         self.left = 0  # parts that have not run
         self.queued_at = self.started_at = self.submitted_at
         self.tokenize_s = self.run_s = 0.0
 
     @property
     def queue_s(self) -> float:
-        """How long it waited between the tokenizer and its first batch."""
+        """Seconds that it waited between the tokenizer and its first batch."""
         return max(0.0, self.started_at - self.queued_at)
 
 

@@ -18,7 +18,7 @@ from packhorse.serve.settings import ModelSettings, Settings
 
 
 class Generator(NamedTuple):
-    """What a name stands for that generates.
+    """Model that generates, or an adapter of it, that a name stands for.
 
     adapter  the adapter of the model that is meant; None: the model as it is
     """
@@ -40,7 +40,7 @@ class Registry:
         self._changing = asyncio.Lock()
 
     def models(self) -> list[ServedModel]:
-        """In the order in which they were loaded."""
+        """The models in the order in which they were loaded."""
         return list(self._models.values())
 
     def get(self, name: str | None, method: str, what: str) -> ServedModel:

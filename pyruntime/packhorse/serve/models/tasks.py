@@ -1,4 +1,4 @@
-"""What models are asked for over the network, as tasks of the text layer."""
+"""Tasks of the text layer for requests that come over the network."""
 
 from __future__ import annotations
 

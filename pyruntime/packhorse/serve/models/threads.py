@@ -15,9 +15,9 @@ from packhorse.serve.models.queued_request import Waiting, finish_soon
 from packhorse.serve.models.tokenizing import as_served
 from packhorse.text.giving_up import giving_up
 
-_BYTES_PER_S = 1e6  # of requests, on one thread, until the first ones have been measured
-_LEARN = 0.1  # how much one request counts for the pace
-_LEAST_S = 0.01  # what takes less says nothing about the pace
+_BYTES_PER_S = 1e6  # bytes of requests on one thread, until the first ones have been measured
+_LEARN = 0.1  # weight of one request in the pace
+_LEAST_S = 0.01  # faster calls say nothing about the pace
 
 
 class Call(Waiting):
@@ -46,7 +46,7 @@ class Threads:
         self._max_wait_s = max_wait_s
         self._changed = threading.Condition()
         self._calls: deque[Call] = deque()
-        self._cost = 0  # of the calls that wait, and of those that run
+        self._cost = 0  # cost of the calls that wait, and of those that run
         self._throughput = _BYTES_PER_S
         self._closed = False
         self._threads = [
@@ -57,7 +57,7 @@ class Threads:
             thread.start()
 
     def submit(self, find: Callable[[], Any], cost: int, deadline: float) -> Call:
-        """On the event loop, which then waits for the call. Raises ServeError ("overloaded")."""
+        """Queues a call; the event loop then waits for it. Raises ServeError ("overloaded")."""
         with self._changed:
             wait_s = self._cost / (self._throughput * len(self._threads))
             if wait_s > self._max_wait_s:
@@ -94,7 +94,8 @@ class Threads:
             pass
 
     def _run_next(self) -> bool:
-        """In a frame of its own, so that a thread that waits holds nothing of what it did last."""
+        """Runs the next call. The frame is its own, so that a thread that waits holds nothing of
+        the last call."""
         with self._changed:
             while not self._calls:
                 if self._closed:

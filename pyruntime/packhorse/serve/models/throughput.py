@@ -1,11 +1,12 @@
-"""How fast a model runs, by its batches of late."""
+"""Throughput of a model, by its latest batches."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-_SHARE, _MOST_TIMES = 4, 4  # of what waits that a batch may hold; of a batch, how much longer
-_SLOWER = 0.5  # than the mean of late, what is expected at worst
+# A batch may hold a `_SHARE`th of what waits, and take up to `_MOST_TIMES` times as long.
+_SHARE, _MOST_TIMES = 4, 4
+_SLOWER = 0.5  # the least throughput that is expected, in parts of the latest mean
 _MEMORY_S = 2.0  # seconds of running whose batches count
 
 
@@ -41,15 +42,15 @@ class ThroughputEstimator:
 
     @property
     def tokens_per_second(self) -> float:
-        """Of one replica; 0 as long as nothing has run."""
+        """Tokens per second of one replica; 0 as long as nothing has run."""
         return self._tokens / self._seconds if self._seconds else 0.0
 
     def _is_small(self, tokens: int) -> bool:
-        """Whether a batch says little about how long larger ones take."""
+        """True if a batch says little about how long larger ones take."""
         return 2 * tokens < self.batch_tokens
 
     def wait_s(self, waiting: int, running: Sequence[tuple[int, float]] = ()) -> float:
-        """How long what comes now will wait for its turn; 0 as long as nothing is known.
+        """Seconds until a request that comes now has its turn; 0 as long as nothing is known.
 
         waiting  tokens that are before it and do not run yet
         running  of each batch that runs: its tokens, and for how many seconds it has run
@@ -71,14 +72,15 @@ class ThroughputEstimator:
 
     @property
     def batch_tokens(self) -> int:
-        """How many tokens a batch may have to take no longer than it shall."""
+        """Tokens of the largest batch that takes at most `batch_s`."""
         rate = self.tokens_per_second
         return (
             max(1, min(self._max_tokens, int(rate * self._batch_s))) if rate else self._max_tokens
         )
 
     def batch_tokens_of(self, waiting: int) -> int:
-        """The same where so many tokens wait. Long batches take less time for each token: where the
-        wait is longer anyway, a batch takes up to a quarter of it, and up to four times as long."""
+        """Tokens of the largest batch where `waiting` tokens wait. Long batches take less time for
+        each token: where the wait is longer anyway, a batch takes up to a quarter of it, and up to
+        four times as long."""
         most = min(waiting // _SHARE, _MOST_TIMES * self.batch_tokens)
         return min(self._max_tokens, max(self.batch_tokens, most))

@@ -18,7 +18,7 @@ from packhorse.text.giving_up import GaveUpError, giving_up
 from packhorse.text.parts import Request
 from packhorse.text.runner import Task
 
-_MOST_ITEMS = 256  # of one call
+_MOST_ITEMS = 256  # items in one call of the tokenizer
 
 
 class TokenizingTask(NamedTuple):
@@ -36,7 +36,7 @@ class TokenizerPool:
     def __init__(self, threads: int) -> None:
         self._changed = threading.Condition()
         self._jobs: deque[TokenizingTask] = deque()
-        self._fresh: list[TokenizingTask] = []  # of this turn of the event loop
+        self._fresh: list[TokenizingTask] = []  # jobs of this turn of the event loop
         self._closed = False
         self._threads = [
             threading.Thread(target=self._run, name=f"packhorse-tokenizer-{i}", daemon=True)
@@ -46,8 +46,8 @@ class TokenizerPool:
             thread.start()
 
     def submit(self, job: TokenizingTask) -> None:
-        """On the event loop. All that one turn of it submits is handed over at once: to wake a
-        thread costs more than most other steps of a request."""
+        """Adds a job, on the event loop. All jobs of one turn of it are handed over at once: to
+        wake a thread costs more than most other steps of a request."""
         if not self._fresh:
             job.work.loop.call_soon(self._hand_over)
         self._fresh.append(job)
@@ -59,7 +59,7 @@ class TokenizerPool:
             self._changed.notify(len(fresh))
 
     def close(self) -> None:
-        """What was submitted is still prepared."""
+        """Ends the threads, after the jobs that were submitted."""
         self._hand_over()
         with self._changed:
             self._closed = True
@@ -88,7 +88,8 @@ class TokenizerPool:
             pass
 
     def _run_next(self) -> bool:
-        """In a frame of its own, so that a thread that waits holds nothing of what it did last."""
+        """Runs the next jobs. The frame is its own, so that a thread that waits holds nothing of
+        the last ones."""
         jobs = self._take()
         if jobs is None:
             return False
@@ -118,7 +119,7 @@ def _prepare(jobs: Sequence[TokenizingTask]) -> list[tuple[TokenizingTask, Prepa
     if len(jobs) > 1:
         try:
             found = _together(jobs)
-        except Exception:  # of one of them: it fails alone
+        except Exception:  # one of the jobs has failed: each is prepared by itself
             found = [_alone(job) for job in jobs]
     else:
         found = [_alone(job) for job in jobs]
@@ -152,7 +153,7 @@ def _together(jobs: Sequence[TokenizingTask]) -> list[Prepared]:
 
 
 def as_served(error: Exception) -> Exception:
-    """What a client is told about an error of a task."""
+    """The error that a client is told for an error of a task."""
     if isinstance(error, ServeError):
         return error
     if isinstance(error, GaveUpError):

@@ -40,7 +40,8 @@ class Worker(threading.Thread):
             pass
 
     def _run_next(self) -> bool:
-        """In a frame of its own, so that a thread that waits holds nothing of what it did last."""
+        """Runs the next batch. The frame is its own, so that a thread that waits holds nothing of
+        the last one."""
         found = self._queue.take(self._runner)
         if found is None:
             return False
@@ -71,7 +72,7 @@ class Worker(threading.Thread):
         return seconds
 
     def _run_one_by_one(self, chosen: Sequence[Chosen], error: Exception) -> None:
-        """After a batch failed: each part by itself, so that only those fail that must."""
+        """Runs each part by itself after a batch failed, so that only those fail that must."""
         runners = [*([self._runner] if len(chosen) > 1 else []), *self._others]
         helped = 0
         for work, part in chosen:

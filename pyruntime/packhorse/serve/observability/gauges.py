@@ -12,7 +12,7 @@ from packhorse.serve.observability.logs import dropped_lines
 
 
 class Gauges(Collector):
-    """What waits and runs at the moment that somebody asks."""
+    """Numbers of requests and tokens that wait and run, counted when somebody asks."""
 
     def __init__(self, models: Callable[[], Iterable[ServedModel]]) -> None:
         """`models`: those that are served at the moment."""

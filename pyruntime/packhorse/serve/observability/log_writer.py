@@ -11,10 +11,10 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-_MOST_LINES = 10_000  # that wait to be written; more are dropped
+_MOST_LINES = 10_000  # lines that wait to be written; more are dropped
 _MOST_BYTES = 4_000_000
 _PIECE = 4096  # bytes that a pipe takes at once, if it takes any
-_LOOK_S = 0.05  # how often a pipe that is full is looked at
+_LOOK_S = 0.05  # seconds between two looks at a pipe that is full
 _LAST_S = 0.5  # for what is there when the process ends
 
 
@@ -26,7 +26,7 @@ class LogWriter:
     """
 
     def __init__(self, tell: Callable[[int], str]) -> None:
-        """tell: makes a line of the number of lines that were dropped before it."""
+        """Sets `tell`, which makes a line of the number of lines that were dropped before it."""
         self._tell = tell
         self._lines: deque[str] = deque()
         self._bytes = 0

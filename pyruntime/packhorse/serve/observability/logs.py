@@ -87,7 +87,7 @@ class _Handler(logging.Handler):
         return self.format(record)
 
 
-_handlers: list[_Handler] = []  # of the process: none or one
+_handlers: list[_Handler] = []  # the process has none or one
 
 
 def dropped_lines() -> int:

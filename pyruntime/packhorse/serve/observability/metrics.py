@@ -48,7 +48,7 @@ class Tally(Collector):
 
 
 class Distribution(Collector):
-    """How many numbers were at most so large, for each of some limits. Not locked either."""
+    """Histogram: counts of numbers up to each of some limits. Not locked either."""
 
     def __init__(self, name: str, text: str, limits: Sequence[float]) -> None:
         self.name = name
@@ -120,7 +120,8 @@ class Metrics:
     def succeed(
         self, method: str, kind: str | None, texts: int, seconds: float, work: QueuedRequest
     ) -> None:
-        """It was answered. kind: "embed" or "predict", of so many texts; None: neither."""
+        """Counts an answered request. kind: "embed" or "predict", of so many texts; None:
+        neither."""
         self._count["te_request_success"].add(1, method)
         self._of["te_request_duration"].add(seconds)
         self._of["te_request_tokenization_duration"].add(work.tokenize_s)
@@ -133,7 +134,7 @@ class Metrics:
             self._of[f"te_{kind}_duration"].add(seconds)
 
     def fail(self, kind: str) -> None:
-        """It was refused, or failed: a kind of `ServeError`."""
+        """Counts a request that was refused or failed, by the kind of its `ServeError`."""
         self._count["te_request_failure"].add(1, kind)
 
     def refused(self, reason: str) -> None:
@@ -160,7 +161,7 @@ class Metrics:
             self._of["packhorse_time_per_output_token_seconds"].add(seconds)
 
     def of_batch(self, model: str) -> Callable[[int, int, float], None]:
-        """What a worker of a model calls after each batch."""
+        """Callback for a worker of a model, to be called after each batch."""
 
         def note(tokens: int, sequences: int, seconds: float) -> None:
             with self._batches:
@@ -172,6 +173,6 @@ class Metrics:
         return note
 
     def render(self) -> bytes:
-        """All of them in the text format of Prometheus."""
+        """Writes all metrics in the text format of Prometheus."""
         text: bytes = generate_latest(self.registry)
         return _TEI_COUNTER.sub(rb"\1", text)

@@ -10,7 +10,7 @@ from packhorse.serve.models.queued_request import QueuedRequest
 
 
 class TracedRequest(NamedTuple):
-    """What a trace says of a request that has been answered.
+    """Data of the trace of a request that has been answered.
 
     started     of `time.monotonic`
     attributes  of its span, beside method and route
@@ -57,7 +57,7 @@ class Tracer:
             if name.encode() in request.headers
         }
         context = TraceContextTextMapPropagator().extract(carrier)
-        offset = time.time_ns() - time.monotonic_ns()  # of the wall's clock to the other
+        offset = time.time_ns() - time.monotonic_ns()  # from the monotonic clock to the wall's
 
         def at(seconds: float) -> int:
             return int(seconds * 1e9) + offset

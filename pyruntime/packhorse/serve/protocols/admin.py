@@ -104,7 +104,7 @@ async def change_model(exchange: Exchange) -> Reply:
 
 
 async def _loaded(name: str, loading: Awaitable[Loaded]) -> Loaded:
-    """What is loaded, with errors as they are served."""
+    """Awaits the loading of a model, with errors as they are served."""
     try:
         return await loading
     except (ValueError, OSError) as error:

@@ -24,7 +24,7 @@ from packhorse.text.tasks.embeddings import quantize_embeddings
 
 _TYPES = ("float", "base64", "binary", "ubinary")
 _INPUT_TYPES = ("search_document", "search_query", "classification", "clustering", "image")
-# Of prompts that models come with, those that stand for a type of input.
+# Type of input -> names of prompts that stand for it, among those that models come with.
 _PROMPTS = {
     "search_query": ("query", "search_query"),
     "search_document": ("document", "passage", "search_document"),

@@ -37,8 +37,8 @@ class Echo:
             self.text += own.text
 
     def tokens_of(self, generation: Generation) -> Tokens:
-        """With the log-probabilities that came with one of the texts after the prompt: all have the
-        same."""
+        """Tokens of the prompt, with the log-probabilities that came with one of the texts after
+        it: all have the same."""
         if self._tokens is None:
             found = generation.prompt_logprobs
             assert found is not None

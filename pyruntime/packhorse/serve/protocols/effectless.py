@@ -38,7 +38,7 @@ RANKING: Effectless = {
     "return_embeddings": (False,),
 }
 
-OF_TEXTS: Effectless = _OF_ALL  # of routes for labels and tokens
+OF_TEXTS: Effectless = _OF_ALL  # for routes for labels and tokens
 
 GENERATION: Effectless = {
     **_OF_ALL,
@@ -140,7 +140,7 @@ RESPONSES: Effectless = {
     "stream_options.include_obfuscation": ANY_VALUE,
 }
 
-# On the route of chats fields that are done.
+# Fields that have an effect on the route of chats, but none here.
 COMPLETION: Effectless = {
     **GENERATION,
     "tools": _NONE,

@@ -1,4 +1,4 @@
-"""Whether the server is well, what it measures, and what it offers."""
+"""Routes for the health of the server, its metrics, and its description (OpenAPI)."""
 
 from __future__ import annotations
 

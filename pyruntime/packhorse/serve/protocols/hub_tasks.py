@@ -24,7 +24,7 @@ from packhorse.text.tasks.tagging import STRATEGIES
 TAGS = "a classifier of tokens"
 ANSWERS = "a model that answers questions"
 FILLS = "a masked language model that fills masks"
-_FEW_LABELS = 16  # that any model takes to be left out
+_FEW_LABELS = 16  # any model takes so many labels to be left out
 _MOST_FILLINGS = 20_000
 _MOST_QUESTION = 16_384  # characters; it stands in every window of the context
 

@@ -20,7 +20,7 @@ from packhorse.serve.protocols.effectless import EMBEDDING
 
 
 def _normalize(fields: Fields) -> bool | None:
-    """By vLLM's name or Jina's; None: as the model does."""
+    """The field `normalize` of vLLM or `normalized` of Jina; None: as the model does."""
     names = [name for name in ("normalize", "normalized") if fields.get(name) is not None]
     if len(names) > 1:
         fields.wrong(names[1], f"nothing beside {names[0]}")

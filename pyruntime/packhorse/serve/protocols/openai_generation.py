@@ -342,7 +342,7 @@ async def chat(exchange: Exchange) -> Any:
             "finish_reason": reason(piece, answer.calls),
         }
 
-    answers: dict[int, ToolAnswer] = {}  # of a stream, by choice
+    answers: dict[int, ToolAnswer] = {}  # the reader of each choice of a stream
 
     def part(piece: Piece | None) -> dict[str, Any] | None:
         if piece is None:

@@ -22,7 +22,7 @@ _LEAST_TOP_P = 1e-9  # the most probable token alone, as 0 asks for
 
 @dataclass(frozen=True)
 class Asked:
-    """What a request asks for.
+    """Options that a request asks for.
 
     options    of `TextModel.generate`
     n          texts for each prompt
@@ -113,7 +113,7 @@ def _max_new_tokens(exchange: Exchange, fields: Fields, chat: bool) -> int | Non
 
 
 def bounded_tokens(exchange: Exchange, given: int) -> int:
-    """So many tokens, up to the server's bound."""
+    """Limits a number of tokens to the server's bound."""
     most = exchange.service.settings.max_new_tokens
     return given if most is None else min(given, most)
 
@@ -164,7 +164,7 @@ def _logit_bias(fields: Fields) -> dict[int, float] | None:
 
 
 def _logprobs(fields: Fields, chat: bool) -> int | None:
-    """How many of the most probable tokens are wanted; None: no log-probabilities at all."""
+    """Number of the most probable tokens that are wanted; None: no log-probabilities at all."""
     if not chat:
         return fields.integer("logprobs", 0, _MOST_LOGPROBS)
     top = fields.integer("top_logprobs", 0, _MOST_LOGPROBS)

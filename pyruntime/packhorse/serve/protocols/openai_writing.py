@@ -1,4 +1,4 @@
-"""How OpenAI's routes write what was generated: choices, log-probabilities, usage."""
+"""Answers of OpenAI's routes for generated texts: choices, log-probabilities, usage."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from packhorse.generation.results import Generation, TokenLogprobs, TokenText
 
-# What OpenAI has no word for is that the text ended before it was done.
+# OpenAI has no word for a text that was ended before it was done: "length" comes closest.
 _REASONS = {"stop": "stop", "length": "length", "deadline": "length", "cancelled": "length"}
 
 
@@ -16,7 +16,7 @@ def reason_of(generation: Generation) -> str:
 
 
 def usage_of(generations: list[Generation]) -> dict[str, Any]:
-    """Of all prompts of a request: one generation of each is enough."""
+    """Tokens of all prompts of a request: one generation of each is enough."""
     prompt = sum(one.usage.prompt_tokens for one in generations)
     new = sum(one.usage.new_tokens for one in generations)
     cached = sum(one.usage.cached_prompt_tokens for one in generations)
@@ -43,7 +43,7 @@ class Tokens(NamedTuple):
     top_texts: Sequence[Sequence[TokenText]]
 
     def then(self, others: Tokens) -> Tokens:
-        """These, and others after them."""
+        """These tokens, followed by others."""
         return Tokens(
             [*self.ids, *others.ids],
             [*self.texts, *others.texts],
@@ -54,7 +54,8 @@ class Tokens(NamedTuple):
 
 
 def new_tokens(generation: Generation, first: int) -> Tokens | None:
-    """Those from `first` on whose texts are certain; None where they were not asked for."""
+    """Tokens from `first` on whose texts are certain; None where log-probabilities were not asked
+    for."""
     if generation.logprobs is None or generation.token_texts is None:
         return None
     end = len(generation.token_texts)
@@ -101,7 +102,7 @@ def completion_logprobs(tokens: Tokens | None, offset: int, as_ids: bool) -> dic
         names.append(name)
         found = {} if logprob is None else {name: logprob}
         for (other, value), its_text in zip(row, texts, strict=True):
-            if other != token:  # which others may look like
+            if other != token:  # other tokens may have the same text
                 its_name = _by_id(other) if as_ids else its_text.text
                 found[_by_id(other) if its_name in found else its_name] = value
         rows.append(found or None)

@@ -9,7 +9,7 @@ from packhorse.serve.http.checks import Fields
 from packhorse.serve.http.errors import ServeError
 
 _ANY_OBJECT = {"type": "object"}
-_TYPES = ("text", "json_object", "json_schema")  # of response_format
+_TYPES = ("text", "json_object", "json_schema")  # values of response_format.type
 _MOST_CHOICES = 10_000
 # Field -> the option that it is.
 _FIELDS = {
@@ -31,8 +31,10 @@ _STRUCTURED_OUTPUTS = {
 
 
 class Form(NamedTuple):
-    """name    of the field that asks for it
-    option  of `generate`: schema, regex, choices or grammar
+    """Form of the output that a request asks for.
+
+    name    name of the field that asks for it
+    option  option of `generate`: schema, regex, choices or grammar
     """
 
     name: str

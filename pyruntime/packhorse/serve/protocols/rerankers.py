@@ -26,7 +26,7 @@ def _documents(fields: Fields, most: int) -> list[str]:
 
 
 def _results(ranked: list[tuple[int, float]], texts: list[str] | None) -> list[dict[str, Any]]:
-    """With the texts, where they are wanted."""
+    """Results of an answer, with the texts where they are wanted."""
     return [
         {"index": i, "relevance_score": value}
         | ({} if texts is None else {"document": {"text": texts[i]}})
@@ -60,7 +60,7 @@ async def rerank(exchange: Exchange) -> Reply:
 
 
 def _cut(exchange: Exchange, fields: Fields, model: ServedModel) -> Cut:
-    """As asked, by Jina's name or vLLM's."""
+    """Reads where texts are cut, by Jina's field or vLLM's."""
     truncation = fields.flag("truncation", exchange.service.settings.auto_truncate)
     return read_cut(fields, model, truncation)
 

@@ -35,7 +35,7 @@ class ResponseWriter:
         """`head`: id, created_at, model and temperature; `fields`: of the request; `answer` reads
         what is generated."""
         self._answer = answer
-        self._number = 0  # of events
+        self._number = 0  # events that have been sent
         self._message: dict[str, Any] | None = None  # the item that text is added to
         form = (fields.get("text") or {}).get("format") or {}
         top_p = fields.get("top_p")

@@ -23,11 +23,11 @@ from packhorse.text.tasks.sparse import SparseEmbedding
 
 PREDICTS = "a classifier of texts"
 SPARSE = "a model of sparse embeddings"
-_MOST_NUMBERS = 20_000_000  # of one answer: 200 MB of JSON
+_MOST_NUMBERS = 20_000_000  # in one answer: 200 MB of JSON
 
 
 def truncation_of(exchange: Exchange, fields: Fields, model: ServedModel) -> bool:
-    """Whether texts that are too long are cut."""
+    """True if texts that are too long are cut."""
     own = model.text.tokenizer.side
     side = fields.choice("truncation_direction", ("Left", "Right", "left", "right"), own)
     if side.lower() != own:
@@ -224,7 +224,7 @@ async def similarity(exchange: Exchange) -> Reply:
 
 
 def default_route(model: ServedModel) -> Any:
-    """What POST / does with a model, by what it is made for."""
+    """Handler of POST / for a model, by what it is made for."""
     if "score" in model.methods:
         return rerank
     if "classify" in model.methods:

@@ -16,7 +16,7 @@ from packhorse.text.giving_up import checkpoint
 from packhorse.text.settings import choose_prompt
 from packhorse.text.tokenization.tokenizer import TextTokenizer
 
-_TOKENS_AT_ONCE = 4096  # whose JSON is written in a millisecond or two
+_TOKENS_AT_ONCE = 4096  # JSON of so many is written in a millisecond or two
 
 
 def _model(exchange: Exchange, name: str | None) -> ServedModel:

@@ -82,7 +82,7 @@ class TextGeneration:
     def options(
         self, n: int, options: Mapping[str, Any], default_length: int | None = None
     ) -> RequestOptions:
-        """Those of all requests of one call. Raises ValueError and TypeError."""
+        """Options for all requests of one call. Raises ValueError and TypeError."""
         return RequestOptions(
             self._defaults, self._tokenizer, self._grammars, n, options, default_length
         )
@@ -142,7 +142,7 @@ class TextGeneration:
 
     @property
     def defaults(self) -> Mapping[str, Any]:
-        """What the model's files say about sampling, by names of `Sampling`."""
+        """Defaults of sampling in the model's files, by names of `Sampling`."""
         return self._defaults
 
     def submit(
@@ -234,7 +234,7 @@ def _in_vocabulary(defaults: Mapping[str, Any], size: int) -> dict[str, Any]:
 
 
 def _are_several(messages: Any) -> bool:
-    """Whether it is a list of conversations rather than one."""
+    """True if it is a list of conversations rather than one."""
     return (
         isinstance(messages, Sequence)
         and not isinstance(messages, str)

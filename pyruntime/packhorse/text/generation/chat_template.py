@@ -179,7 +179,7 @@ class ChatTemplates:
                 return self._compile(environment, template).render(**values)
         except (GaveUpError, MemoryError):
             raise
-        except Exception as error:  # of Jinja, and whatever the template's own steps raise
+        except Exception as error:  # raised by Jinja or by the template's own steps
             if not isinstance(error, RecursionError) and not began_in(error, *_OF_TEMPLATES):
                 raise
             raise ValueError(f"chat template: {str(error)[:_MOST_MESSAGE]}") from error

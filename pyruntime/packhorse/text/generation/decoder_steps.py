@@ -23,7 +23,7 @@ class Step(Protocol):
     """One step of a chain. A shallow copy goes on by itself."""
 
     def push(self, text: str) -> Sequence[str]:
-        """What is certain when one more string has come."""
+        """Takes one more string. Returns the strings that are certain now."""
         ...
 
     def finish(self) -> Sequence[str]:
@@ -102,7 +102,7 @@ class _EndsOfWords:
 
 
 class _Spaces:
-    """Of a tokenizer without a decoder: a space between tokens."""
+    """Puts a space between tokens, for a tokenizer without a decoder."""
 
     def __init__(self) -> None:
         self._first = True
@@ -186,7 +186,8 @@ class Replacement:
 
 
 def held_back(text: str, pattern: str) -> int:
-    """How many characters at the end of `text` may begin a `pattern` that is not all there."""
+    """Number of characters at the end of `text` that may begin a `pattern` that is not all
+    there."""
     for size in range(min(len(text), len(pattern) - 1), 0, -1):
         if text.endswith(pattern[:size]):
             return size

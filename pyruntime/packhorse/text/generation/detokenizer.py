@@ -1,4 +1,9 @@
-"""Tokens to text, piece by piece: the pieces, joined, are the text of all tokens."""
+"""Tokens to text, piece by piece: the pieces, joined, are the text of all tokens.
+
+`tokenizers.decoders.DecodeStream` does not promise that: of <0x41> <0x80> it gives "A", raises for
+the token after it, since the text of both bytes is two U+FFFD, and never gives a last incomplete
+character, for it has no end.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +21,7 @@ from packhorse.text.generation.decoder_steps import (
     make_steps,
 )
 
-# As transformers cleans up a text: what stands after a space -> what both become.
+# Ending with a space before it -> the ending alone, as transformers cleans up a text.
 CLEANED_UP = {
     " .": ".",
     " ?": "?",
@@ -37,7 +42,7 @@ class TextStream(Protocol):
     """The text of one sequence, as it grows."""
 
     def push(self, token: int) -> str:
-        """What is certain of the text when one more token has come."""
+        """Takes one more token. Returns the text that is certain now."""
         ...
 
     def finish(self, cut: bool = False) -> str:
@@ -100,7 +105,7 @@ class Detokenizer:
         stream = self._stream(known)
         if stream is None:
             return _Whole(self, list(before))
-        # What is not certain of the text before would be given with the first tokens after it.
+        # Text before that is not certain yet would be given with the first tokens after it.
         ends = self._stream(known)
         return stream if ends is None else _Without(stream, len(ends.finish()))
 
@@ -176,7 +181,7 @@ class _Without:
 
 
 class _Whole:
-    """For decoders of which nothing is certain before the end."""
+    """Text of a sequence for decoders of which nothing is certain before the end."""
 
     def __init__(self, detokenizer: Detokenizer, before: list[int]) -> None:
         self._detokenizer = detokenizer

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from packhorse.generation.session import GenerationSession
 
 FOREVER = 1e18  # seconds
-_LOOK_MS = 500  # how often a request is looked at though there were no news of it
+_LOOK_MS = 500  # milliseconds between two looks at a request that there were no news of
 
 
 class _Sequence:
@@ -42,13 +42,13 @@ class _Sequence:
         self._silent = silent
         self._size = 0  # tokens that were read
         self._pieces: list[str] = []
-        self._characters = 0  # of all pieces
+        self._characters = 0  # in all pieces
         self._token_texts: list[TokenText] = []
         self._top_texts: list[list[TokenText]] = []
         self.ended = False
 
     def read(self) -> str:
-        """What has come of the text since the last time."""
+        """The text that has come since the last time."""
         if self.ended:
             return ""
         finished = self._request.finish_reason(self._number)
@@ -72,7 +72,8 @@ class _Sequence:
         return text
 
     def result(self) -> Generation:
-        """Of a sequence that has ended: up to the token with which a stop string was complete."""
+        """Result of a sequence that has ended: up to the token with which a stop string was
+        complete."""
         found: GeneratedTokens = self._request.so_far(self._number)
         size = self._size
         reason: FinishReason = found.finish_reason if self._stops.found is None else "stop"
@@ -82,7 +83,7 @@ class _Sequence:
             "top_logprobs": None if found.top_logprobs is None else found.top_logprobs[:size],
             "finish_reason": reason,
         }
-        if self._request.sampling.n == 1:  # what came after a stop string is not given
+        if self._request.sampling.n == 1:  # text after a stop string is not given
             fields["usage"] = replace(found.usage, new_tokens=size)
         if self._texts is not None:
             self._find_token_texts(self._texts, found)
@@ -111,14 +112,14 @@ class TextRequest:
         self._name = name
 
     def read(self) -> str:
-        """What has come of the first sequence's text; the others are read, too.
+        """The first sequence's text since the last time; the others are read, too.
 
         Raises RuntimeError where the request failed.
         """
         return self.read_all()[0]
 
     def read_all(self) -> list[str]:
-        """What has come of the text of each sequence. Raises as `read`."""
+        """The text of each sequence since the last time. Raises as `read`."""
         texts = [sequence.read() for sequence in self._sequences]
         for i in range(len(texts)):
             if self.request.finish_reason(i) == "error":
@@ -135,15 +136,15 @@ class TextRequest:
         return all(sequence.ended for sequence in self._sequences)
 
     def has_ended(self, sequence: int) -> bool:
-        """Whether one sequence has."""
+        """True if one sequence has ended."""
         return self._sequences[sequence].ended
 
     def so_far(self, sequence: int) -> Generation:
-        """What was read of one sequence; its finish_reason counts when it has ended."""
+        """Result of one sequence so far; its finish_reason counts when it has ended."""
         return self._sequences[sequence].result()
 
     def results(self) -> list[Generation]:
-        """When it has ended."""
+        """Results of all sequences of a request that has ended."""
         return [sequence.result() for sequence in self._sequences]
 
 
@@ -191,7 +192,7 @@ class TextStreaming(Iterator[str]):
         raise StopIteration
 
     async def pieces(self) -> AsyncIterator[str]:
-        """The same for `async for`; the event loop runs meanwhile."""
+        """Yields the pieces for `async for`; the event loop runs meanwhile."""
         loop, news = asyncio.get_running_loop(), asyncio.Event()
         loop.add_reader(self._mailbox.fd, news.set)
         try:
@@ -247,7 +248,9 @@ class Generator:
         continues: bool,
         timeout_s: float = FOREVER,
     ) -> TextRequest:
-        """name       what messages call the prompt
+        """Submits a prompt.
+
+        name       what messages call the prompt
         continues  whether the text goes on with that of the prompt, rather than being one of its
                    own
         timeout_s  as of `GenerationSession.submit`
@@ -337,6 +340,6 @@ class Generator:
 
 
 def as_asked(results: Sequence[Generation], n: int, details: bool) -> Any:
-    """Of one prompt: a text or a list of `n` texts; with `details` Generations."""
+    """Result of one prompt: a text or a list of `n` texts; with `details` Generations."""
     found: list[Any] = [one if details else one.text for one in results]
     return found if n > 1 else found[0]

@@ -81,7 +81,7 @@ class ChatCall(TemplateCall, GenerateCall, total=False):
     parallel_tool_calls: bool | None
 
 
-FORMS = ("schema", "regex", "choices", "grammar")  # of the output
+FORMS = ("schema", "regex", "choices", "grammar")  # forms of the output
 _NOT_OF_SAMPLING = {
     *("stop", "include_stop", "shown_special_tokens", "bad_words", "progress"),
     *FORMS,
@@ -113,7 +113,7 @@ def _special_tokens(tokenizer: TextTokenizer, texts: Any) -> frozenset[str]:
 
 
 class RequestOptions:
-    """What each request of one call is submitted with.
+    """Options that each request of one call is submitted with.
 
     defaults  of the model's files, as `packhorse_weights` reads them
     n         sequences that are wanted of each prompt
@@ -188,7 +188,8 @@ class RequestOptions:
         self._mask = grammars.make(**self._form)
 
     def sampling(self, prompt_tokens: int) -> Sampling:
-        """For one request; its mask is its own. Raises ValueError for a prompt that is too long."""
+        """Settings of one request; its mask is its own. Raises ValueError for a prompt that is too
+        long."""
         mask = None if self._mask is None else self._mask.fork()
         lengths = {name: max(0, length - prompt_tokens) for name, length in self._lengths.items()}
         if lengths.get("max_new_tokens") == 0:

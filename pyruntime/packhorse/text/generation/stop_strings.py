@@ -24,7 +24,7 @@ class StopStrings:
         self.found: str | None = None  # the stop string that the text has come to
 
     def push(self, piece: str) -> str:
-        """What is certain of the text when one more piece has come. Nothing after `found`."""
+        """Takes one more piece. Returns the text that is certain now: none after `found`."""
         if self.found is not None:
             return ""
         text = self._held + piece
@@ -44,7 +44,7 @@ class StopStrings:
 
 
 def check_stops(stop: str | Sequence[str] | None) -> list[str]:
-    """As a list. Raises ValueError for what is no stop string."""
+    """The stop strings as a list. Raises ValueError for what is no stop string."""
     if stop is not None and not isinstance(stop, Iterable):
         raise ValueError(f"stop is {stop!r:.80}, expected a text or a list of texts")
     stops = [] if stop is None else [stop] if isinstance(stop, str) else list(stop)

@@ -18,7 +18,7 @@ from packhorse.text.tool_calls import Grammar
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
-_MOST_CHARACTERS = 262_144  # of a form: compiled in well under a second
+_MOST_CHARACTERS = 262_144  # in a form: compiled in well under a second
 _MOST_OF_A_GRAMMAR = 16_384  # characters: it is read by a parser in Python
 # Units of work that the grammar engine may spend on the regular expressions of a grammar, about
 # 50,000 a millisecond by its documentation: what needs more would hold up the steps of all texts.
@@ -69,7 +69,8 @@ class GrammarMask:
 
 
 def _reason(matcher: LLMatcher) -> str:
-    """Why a matcher failed, in one line: without the state of the engine, which it adds."""
+    """Reason for which a matcher failed, in one line: without the state of the engine, which it
+    adds."""
     first = matcher.get_error().strip().partition("\n")[0]
     if first.startswith(_NOTHING_FITS):
         return "no text has this form"
@@ -253,6 +254,6 @@ def _lark(grammar: Any) -> str:
         )
     try:
         found: str = any_to_lark(grammar)
-    except Exception as error:  # of the package's own classes, and of Python's for deep nesting
+    except Exception as error:  # the package's own classes, and Python's for deep nesting
         raise ValueError(f"grammar: {_shortened(str(error))}") from None
     return found

@@ -27,10 +27,10 @@ from packhorse.text.giving_up import checkpoint
 
 MOST_STEPS = 2_000_000
 MOST_SECONDS = 5.0
-MOST_CHARACTERS = 16_000_000  # of a prompt, or of any text on the way to it
-MOST_ITEMS = 500_000  # of a list, with all that is in it
+MOST_CHARACTERS = 16_000_000  # in a prompt, or in any text on the way to it
+MOST_ITEMS = 500_000  # in a list, with all that is in it
 MOST_SOURCE = 100_000  # characters of a template
-_MOST_BITS = 10_000  # of an integer
+_MOST_BITS = 10_000  # in an integer
 _LOOK = 256  # steps between two looks at the clock
 # Formats that pad what they write widely, or as widely as an argument says.
 _WIDTH = re.compile(r"\d{5}|%[^a-zA-Z%]*\*|\{[^{}]*:[^{}]*\{")
@@ -128,7 +128,7 @@ _BOUNDS: dict[str, Callable[[Any, list[Any]], int]] = {
 
 
 def _check_bound(name: str, value: Any, arguments: list[Any]) -> None:
-    """Before something is made. Raises LimitError where it may be too long."""
+    """Raises LimitError where a text that is to be made may be too long."""
     bound = _BOUNDS.get(name)
     if bound is not None and arguments and bound(value, arguments) > MOST_CHARACTERS:
         raise LimitError(f"{name} may make a text of more than {MOST_CHARACTERS} characters")
@@ -205,13 +205,13 @@ class LimitedEnvironment(ImmutableSandboxedEnvironment):
             del self.filters[name]
 
     def limit_filters(self) -> None:
-        """To be called when all filters are there."""
+        """Limits all filters. To be called when the last one has been added."""
         for name, filter_ in list(self.filters.items()):
             self.filters[name] = self._limited(name, filter_)
 
     @contextmanager
     def budget(self) -> Iterator[None]:
-        """In this block, on this thread, templates have so many steps, and so much time."""
+        """Limits the steps and the time of templates in this block, on this thread."""
         self._local.budget = _Budget()
         try:
             yield
@@ -242,7 +242,7 @@ class LimitedEnvironment(ImmutableSandboxedEnvironment):
         return value if isinstance(value, str) else str(value)
 
     def concat(self, texts: Iterable[str]) -> str:
-        """All of them joined: what a template, a macro or a block makes."""
+        """Joins the texts that a template, a macro or a block makes."""
         found: list[str] = []
         size = 0
         for text in texts:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-_KINDS = ("string", "sequence", "iterable", "mapping")  # what a template may ask of a content
+_KINDS = ("string", "sequence", "iterable", "mapping")  # tests of Jinja for the kind of a content
 _MOST_ALIASES = 8  # names, each given to the next one, by which a template may call a content
 _Kind = Literal["messages", "message", "content"]
 

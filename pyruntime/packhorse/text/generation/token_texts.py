@@ -21,13 +21,13 @@ class TokenTexts:
         self._detokenizer = detokenizer
         self._stream = detokenizer.stream(before)
         self._ids: list[int] = []
-        self._text = ""  # what is certain of it
+        self._text = ""  # the text so far as it is certain
         self._ends: list[int] = []  # where tokens end in it, the first ones of all
         self._guesses: list[tuple[int, str]] = []  # the others': (certain characters, more of them)
         # Streams before tokens to which it matters what came before; None for all others.
         self._befores: list[TextStream | None] = []
         self._any_before: TextStream | None = None  # one before a token to which it does not
-        self._known: dict[int, TokenText] = {}  # what other tokens add there
+        self._known: dict[int, TokenText] = {}  # texts that other tokens would add there
 
     def push(self, token: int) -> str:
         """The part of the text that becomes certain when one more token has come."""

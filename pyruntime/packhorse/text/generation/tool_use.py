@@ -45,7 +45,7 @@ class ToolUse:
             )
 
     def options(self, tokenizer: TextTokenizer) -> dict[str, Any]:
-        """Those of `generate` by which calls come as the parser reads them."""
+        """Options of `generate` with which calls come as the parser reads them."""
         if self.family is None:
             return {}
         special = [text for text in self.family.shown if _is_special(tokenizer, text)]

@@ -160,7 +160,7 @@ class Embedding:
         self.output: OutputName = "embedding" if self._pooling is None else "hidden"
         self._dtype = dtype
         self._ranges = ranges
-        # Where ranges are not given, they are those of all embeddings.
+        # Ranges that are not given are those of all embeddings.
         self._late = dtype in ("int8", "uint8") and ranges is None
         self._max_length = runner.longest(max_length)
         self._truncation = truncation

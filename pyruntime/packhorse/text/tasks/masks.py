@@ -19,7 +19,7 @@ from packhorse.text.tasks.labels import softmax
 
 
 class Word(TypedDict):
-    """What fills a mask: a token's id and text, and the whole text with it."""
+    """A token that fills a mask: its id and text, and the whole text with it."""
 
     score: float
     token: int
@@ -109,7 +109,7 @@ class MaskFilling:
     def _words(
         self, ids: Int32Array, places: npt.NDArray[np.intp], scores: FloatArray
     ) -> list[list[Word]]:
-        """Of one text, for each of its masks; scores [masks, vocabulary]."""
+        """Words for each mask of one text; scores [masks, vocabulary]."""
         tokenizer = self._runner.tokenizer
         wanted = self._wanted
         if wanted is None:
@@ -138,7 +138,7 @@ class MaskFilling:
     def run(self, texts: str | Iterable[str]) -> Any:
         # Python keeps every warning's text for good, so that a server gives none.
         for message in self._unknown:
-            warnings.warn(message, stacklevel=3)  # who called the method of TextModel
+            warnings.warn(message, stacklevel=3)  # the caller of the method of TextModel
         # The logits of a chunk are all kept at once, and every text has a mask: one run's masks.
         chunk = min(self._runner.session.max_sequences, self._most)
         return self._runner.results_of_texts(self, texts, None, chunk=chunk)

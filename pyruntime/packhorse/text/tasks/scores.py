@@ -100,10 +100,10 @@ class Scoring:
     def run_query(
         self, query: str, documents: str | Iterable[str], progress: Progress | None
     ) -> Any:
-        """Of one query and many documents, or one: then its score alone."""
+        """Scores of one query and many documents, or one: then its score alone."""
         chosen = as_texts(documents, "documents")
         total = len(chosen) if isinstance(chosen, Sized) else None
-        # Whether a document is a text is checked with its number, as a pair.
+        # A document that is no text is refused later, as a pair, with its number.
         pairs: Iterator[Any] = ((query, document) for document in chosen)
         scores = self.run(pairs, total, progress)
         return float(scores[0]) if isinstance(documents, str) else scores

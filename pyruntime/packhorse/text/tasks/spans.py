@@ -31,7 +31,7 @@ class Answer(TypedDict):
 
 
 class AnswerOptions(NamedTuple):
-    """These are arguments of `TextModel.answer`."""
+    """Arguments of `TextModel.answer` under their names there."""
 
     top_k: int
     max_answer_length: int
@@ -98,7 +98,7 @@ def _best_spans(
 
 
 def _largest(scores: FloatArray, count: int) -> npt.NDArray[np.intp]:
-    """Where the largest `count` are in the flattened array, the largest first, and of equal ones
+    """Indices of the largest `count` in the flattened array, the largest first, and of equal ones
     those further in front: NumPy's own order of equal numbers depends on the processor."""
     negative = -scores.ravel()
     if count == 1:
@@ -112,8 +112,8 @@ def _largest(scores: FloatArray, count: int) -> npt.NDArray[np.intp]:
 
 
 def _characters(window: Window, first: int, last: int, align_to_words: bool) -> tuple[int, int]:
-    """From the begin of one token to the end of another; to whole words, as far as they stand in
-    the window, where both tokens belong to words."""
+    """Characters from the begin of one token to the end of another; to whole words, as far as they
+    stand in the window, where both tokens belong to words."""
     tokens = window.tokens
     begin, end = int(tokens.begins[first]), int(tokens.ends[last])
     if not align_to_words:

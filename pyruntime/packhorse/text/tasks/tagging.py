@@ -1,4 +1,4 @@
-"""From labels of tokens to entities: of words, of runs of one kind, of windows that overlap."""
+"""Entities from labels of tokens: of words, of runs of one kind, of windows that overlap."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ STRATEGIES = ("none", "simple", "first", "average", "max")
 
 
 def continues_word(tokenizer: TextTokenizer, text: str, tokens: TokenArrays) -> list[bool]:
-    """Of each token, whether it goes on with the word of the token before.
+    """Tells for each token whether it goes on with the word of the token before.
 
     As transformers tells: where the vocabulary marks such tokens ("##ing"), by that; else by the
     absence of a space, so that punctuation belongs to the word that it follows. What the vocabulary
@@ -133,7 +133,7 @@ def _join(text: str, run: Sequence[Entity]) -> EntityGroup:
 
 
 def drop_overlaps(entities: Iterable[EntityGroup]) -> list[EntityGroup]:
-    """Of entities of several windows that overlap, the longest one, or the likelier one."""
+    """Keeps of entities of several windows that overlap the longest one, or the likelier one."""
     kept: list[EntityGroup] = []
     for entity in sorted(entities, key=lambda entity: entity["start"]):
         last = kept[-1] if kept else None

@@ -24,7 +24,7 @@ class Template(NamedTuple):
         return "{instruction}" in self.text
 
     def write(self, query: str, document: str, instruction: str) -> str:
-        """What stands between them. Braces in the three texts mean nothing."""
+        """The text between prefix and suffix. Braces in the three texts mean nothing."""
         texts = {"{query}": query, "{document}": document, "{instruction}": instruction}
         return "".join(texts.get(part, part) for part in _PLACE.split(self.text))
 
@@ -33,7 +33,7 @@ class Template(NamedTuple):
 
 
 def find_template(config: Mapping[str, Any]) -> Template | None:
-    """Of a spec. Raises ValueError for one that is not usable."""
+    """The template of a spec; None: it has none. Raises ValueError for one that is not usable."""
     fields = config.get("template")
     if fields is None:
         return None

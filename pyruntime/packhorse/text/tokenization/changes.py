@@ -22,7 +22,7 @@ def make_tokenizer(fields: bytes, changes: TokenizerSettings, *, ends: bool) -> 
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_buffer(fields)
-    tokenizer.no_padding()  # which may be of any length
+    tokenizer.no_padding()  # sequences may be of any length
     _change_parts(tokenizer, changes)
     _add_tokens(tokenizer, changes)
     tokenizer.encode_special_tokens = changes.split_special

@@ -1,4 +1,4 @@
-"""Where a long text may be cut so that its parts have the tokens that the whole text has.
+"""Places where a long text may be cut so that its parts have the tokens that the whole text has.
 
 A tokenizer looks at a word and at what stands right beside it: where every step of it does, a part
 of a text has the tokens of the whole, but for those near its two ends. That holds for the steps
@@ -76,7 +76,7 @@ def _is_local_normalizer(step: dict[str, Any]) -> bool:
 
 
 def _space_after(step: dict[str, Any], space: str) -> str:
-    """What stands for a space of the text after a step, where `space` does before it."""
+    """The string for a space of the text after a step, where it is `space` before it."""
     if space != " ":
         return space
     if step["type"] == "ByteLevel":
@@ -89,7 +89,7 @@ def _space_after(step: dict[str, Any], space: str) -> str:
 
 
 def _parts_at_spaces(step: dict[str, Any], space: str) -> bool | None:
-    """Whether a step of a pre-tokenizer, which finds `space` in place of a space, parts words
+    """True if a step of a pre-tokenizer, which finds `space` in place of a space, parts words
     there; None: it looks farther."""
     kind = step["type"]
     if kind == "Metaspace":
@@ -125,7 +125,7 @@ def _all_parts(
 
 
 def _joins_no_words(tokenizer: Tokenizer, steps: list[dict[str, Any]]) -> bool:
-    """Whether the merges of a tokenizer that reads a text as one word never cross a space."""
+    """True if the merges of a tokenizer that reads a text as one word never cross a space."""
     space = "\u2581"
     written = any(
         (step["type"] == "Metaspace" and step["replacement"] == space)
@@ -184,7 +184,7 @@ class Cutter:
         assert self._boundary is not None
         for first in range(begin, len(text), PIECE):
             checkpoint(first - begin)
-            # As far as the piece, and the two characters that a match looks at.
+            # Searches the piece, and the two characters after it that a match looks at.
             if match := self._boundary.search(text, first, first + PIECE + 2):
                 return match.start()
         return len(text)
@@ -229,7 +229,7 @@ class Cutter:
 
     @property
     def keeps_words(self) -> bool:
-        """Whether pieces of a text also have its words."""
+        """True if pieces of a text also have its words."""
         return any(self._parts)
 
     def pieces(self, text: str) -> Iterator[tuple[Any, slice, int]]:

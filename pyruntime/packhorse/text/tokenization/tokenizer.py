@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _USUAL = {"cls": ("[CLS]", "<s>"), "mask": ("[MASK]", "<mask>"), "unk": ("[UNK]", "<unk>")}
 _NO_SPACE_BEFORE = (".", "?", "!", ",", "' ", "n't", "'m", "'s", "'ve", "'re")
-_SPACE = "\u0120"  # as byte-level tokenizers write it
+_SPACE = "\u0120"  # the form of byte-level tokenizers
 
 
 class Frame(NamedTuple):
@@ -114,7 +114,7 @@ class TextTokenizer:
 
     def __init__(self, config: TextConfig) -> None:
         """Raises ModuleNotFoundError (no package tokenizers) and ValueError (a file not usable)."""
-        # Who unpickles it may have another working directory.
+        # The process that unpickles it may have another working directory.
         config = replace(config, tokenizer_file=config.tokenizer_file.absolute())
         self.config = config
         self._tokenizer = _load(config)
@@ -153,12 +153,12 @@ class TextTokenizer:
 
     @property
     def num_truncated(self) -> int:
-        """How many texts and pairs have been cut short so far."""
+        """Number of texts and pairs that have been cut short so far."""
         return self._num_truncated
 
     @property
     def kind(self) -> str:
-        """How words become tokens: "WordPiece", "BPE", "Unigram" or "WordLevel"."""
+        """Algorithm from words to tokens: "WordPiece", "BPE", "Unigram" or "WordLevel"."""
         return type(self._tokenizer.model).__name__
 
     @property
@@ -202,7 +202,7 @@ class TextTokenizer:
 
     @property
     def marks_continuation(self) -> bool:
-        """Whether the vocabulary marks tokens that go on with a word, as "##ing" does."""
+        """True if the vocabulary marks tokens that go on with a word, as "##ing" does."""
         return bool(getattr(self._tokenizer.model, "continuing_subword_prefix", None))
 
     def special_id(self, kind: str) -> int | None:
@@ -338,7 +338,7 @@ class TextTokenizer:
         return taken
 
     def _num_special(self, rows: Sequence[Text]) -> int:
-        """How many tokens stand around a text, or around a pair where there is one."""
+        """Number of special tokens around a text, or around a pair where there is one."""
         pairs = any(isinstance(row, tuple) for row in rows)
         with errors_of_tokenizers(str(self.config.tokenizer_file)):
             added = int(self._tokenizer.num_special_tokens_to_add(pairs))
@@ -368,7 +368,7 @@ class TextTokenizer:
         return [self._cutter.count(str(text), most) for text in texts]
 
     def _shorten(self, max_length: int, strategy: object, rows: Sequence[Text]) -> list[Text]:
-        """Of one text or pair, as much as decides what it is cut to."""
+        """As much of one text or pair as decides what it is cut to."""
         (row,) = rows
         room = max_length - self._num_special(rows)
         if isinstance(row, str):
@@ -404,7 +404,7 @@ class TextTokenizer:
         return found
 
     def _read_pieces(self, rows: Sequence[Text]) -> list[TokenArrays]:
-        """Of one text or pair: around the tokens of all pieces, what stands around those of the
+        """Tokens of one text or pair, piece by piece. Special tokens around them are those of its
         first characters."""
         (row,) = rows
         part, text = (0, row) if isinstance(row, str) else (1, row[1])

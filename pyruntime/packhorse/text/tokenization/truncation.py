@@ -1,4 +1,4 @@
-"""Which tokens of a text or pair stay where it has too many of them."""
+"""Choice of the tokens that stay of a text or pair that has too many of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ STRATEGIES = ("longest_first", "only_first", "only_second")
 
 
 def kept_sizes(first: int, second: int | None, room: int, strategy: object) -> tuple[int, int]:
-    """How many tokens of each text stay, of `first` and `second` tokens that do not fit into
+    """Numbers of tokens kept of each text, of `first` and `second` tokens that do not fit into
     `room`; a `second` of None says that there is one text. As the package tokenizers cuts.
 
     Raises ValueError where the text to cut would lose all of its tokens, or is not there.

@@ -17,11 +17,12 @@ from packhorse.text.tokenization.tokenizer import TextTokenizer
 
 class Window(NamedTuple):
     tokens: TokenArrays
-    own: slice  # which of them are of the text that is read in windows
+    own: slice  # those tokens that are of the text that is read in windows
 
 
 class Windows:
-    """How one call reads texts: windows of up to `max_length` tokens that share `stride` tokens."""
+    """The windows in which one call reads texts: up to `max_length` tokens that share `stride`
+    tokens."""
 
     def __init__(self, tokenizer: TextTokenizer, max_length: int, stride: int) -> None:
         self._tokenizer = tokenizer

@@ -42,7 +42,7 @@ class CallForm:
         return json.dumps(literal, ensure_ascii=False) if token is None else f"<[{token}]>"
 
     def objects(self, arguments: str) -> str:
-        """Any of the calls as an object of JSON with a name and its arguments, under this key."""
+        """Grammar of a call as an object of JSON with a name and, under this key, its arguments."""
         return self._any(
             [
                 self._json(
@@ -61,7 +61,7 @@ class CallForm:
         )
 
     def named(self, between: str) -> str:
-        """Any of the calls as a name and, after a literal, its arguments."""
+        """Grammar of a call as a name and, after a literal, its arguments."""
         return self._any(
             [
                 f"{json.dumps(name)} {self.text(between)} {self._json(_closed(parameters))}"

@@ -123,7 +123,7 @@ class CallParser(ABC):
     shown: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self) -> None:
-        self._text = ""  # that is not yet known to be content or a call
+        self._text = ""  # text that is not yet known to be content or a call
         self._blank = ""  # white space that the content begins with, or goes on with after a call
         self._in_content = False  # whether more than white space has come since the last call
         self._found_any = False

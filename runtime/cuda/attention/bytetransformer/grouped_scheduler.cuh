@@ -6,7 +6,7 @@
 // tile per lane, instead of one thread for one tile.
 #pragma once
 
-#include "cuda/rowwise/reduce.cuh"
+#include "cuda/common/reduce.cuh"
 
 namespace packhorse::cuda {
 

@@ -1,12 +1,12 @@
-// What the two kernels of disentangled attention share: their parameters, the copies of the tables'
-// rows that a tile needs (its bands, see attention/disentangled/kernel.cuh), and the addition of
-// staged terms to scores.
+// Common parts of the two kernels of disentangled attention: their parameters, the copies of the
+// tables' rows that a tile needs (its bands, see attention/disentangled/kernel.cuh), and the
+// addition of staged terms to scores.
 #pragma once
 
 #include <limits>
 
 #include "cuda/attention/portable/scores.cuh"
-#include "cuda/check.h"
+#include "cuda/device/check.h"
 
 namespace packhorse::cuda {
 
@@ -18,7 +18,7 @@ struct DisentangledParams {
 /// Launches a kernel. `grid` has a block for every query tile of every head.
 template <class Traits>
 void launch_disentangled(void (*kernel)(DisentangledParams), dim3 grid, const AttentionArgs& args,
-                         cudaStream_t stream) {
+                         const KernelStream& stream) {
   if (args.queries.num_tokens == 0 || args.queries.num_sequences == 0) return;
   DisentangledParams params{{args, key_window(args.mask), {0, std::numeric_limits<int32_t>::max()}},
                             args.term};

@@ -5,7 +5,7 @@
 
 namespace packhorse::cuda {
 
-void launch_attention_disentangled(const AttentionArgs& args, cudaStream_t stream) {
+void launch_attention_disentangled(const AttentionArgs& args, const KernelStream& stream) {
   dispatch_dtype(args.q.dtype, [&]<class T>() {
     const auto launch = [&]<int kDim>() {
       using Traits = DisentangledTraits<kDim>;

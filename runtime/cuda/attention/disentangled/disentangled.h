@@ -12,10 +12,10 @@ namespace packhorse::cuda {
 /// to the operands' dtype before it is added to q.k; all else is float32. The launch needs no
 /// workspace, allocates nothing, is asynchronous on `stream` and may be captured into a graph.
 /// Throws RuntimeError.
-void launch_attention_disentangled(const AttentionArgs& args, cudaStream_t stream);
+void launch_attention_disentangled(const AttentionArgs& args, const KernelStream& stream);
 
 /// Does the same on a device of compute capability 9.0 exactly, for a head_dim of up to
 /// kDisentangledSm90HeadDim.
-void launch_attention_disentangled_sm90(const AttentionArgs& args, cudaStream_t stream);
+void launch_attention_disentangled_sm90(const AttentionArgs& args, const KernelStream& stream);
 
 }  // namespace packhorse::cuda

@@ -4,7 +4,7 @@
 
 namespace packhorse::cuda {
 
-void launch_attention_disentangled_sm90(const AttentionArgs& args, cudaStream_t stream) {
+void launch_attention_disentangled_sm90(const AttentionArgs& args, const KernelStream& stream) {
   dispatch_dtype(args.q.dtype, [&]<class T>() {
     using Traits = DisentangledSm90<T>;
     const dim3 grid(static_cast<unsigned>(slab_slots(args, Traits::kRows) * args.num_heads));

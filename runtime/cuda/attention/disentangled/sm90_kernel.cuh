@@ -68,11 +68,11 @@ struct DisentangledSm90 {
   struct Shared {
     alignas(1024) T keys[kTile];
     T values[kTile];
-    // Both are rings: chunk c of key tile t lies in buffer c - t, modulo the number of buffers.
+    // Rings of chunks: chunk c of key tile t lies in buffer c - t, modulo the number of buffers.
     T position_keys[2][kTile];
     T position_queries[3][kTile];
-    // One per warpgroup. The results of even key tiles lie in the left columns, of odd ones in the
-    // right columns.
+    // Staged results, a buffer for each warpgroup. Those of even key tiles lie in the left columns,
+    // of odd ones in the right columns.
     T staged_queries[2][64 * kPitch<2 * kKeys>];
     T staged_keys[2][64 * kPitch<kKeys>];  // queries arrive here, too, and results leave from here
   };

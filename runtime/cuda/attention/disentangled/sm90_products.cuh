@@ -7,7 +7,7 @@
 #include <cute/atom/mma_traits_sm90_gmma.hpp>
 #include <cute/tensor.hpp>
 
-#include "cuda/attention/mma_sm80.cuh"
+#include "cuda/common/mma_sm80.cuh"
 
 namespace packhorse::cuda {
 

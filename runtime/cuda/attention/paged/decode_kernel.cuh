@@ -31,7 +31,7 @@
 
 namespace packhorse::cuda {
 
-/// Tiles_: how tiles come to shared memory, such as DecodeTiles.
+/// Tiles_: the class that brings tiles to shared memory, such as DecodeTiles.
 template <class Tiles_>
 struct DecodeAttention : Tiles_ {
   using Tiles = Tiles_;
@@ -52,16 +52,18 @@ struct DecodeAttention : Tiles_ {
 
   /// Neighbouring columns of a row that a thread merges at once.
   static constexpr int kColumns = kDim >= 128 ? 4 : 2;
-  /// What warps merge: parts of rows, of which each lane has kColumns columns.
+  /// Parts of a row, for the merge by warps: a warp merges one part, kColumns columns in each lane.
   static constexpr int kParts = kDim / (32 * kColumns);
 
-  /// What this thread has merged of the chunks so far, where one block has all chunks of its rows.
+  /// Running merge of one part of a row over the chunks so far, where one block has all chunks of
+  /// its rows.
   struct Kept {
     float sums[kColumns];
     ChunkMerge merge;
   };
-  /// What is kept of all columns that are this thread's. It is no member, because an array whose
-  /// elements are chosen at run time lies in memory, and would take all members there.
+  /// Running merges of all parts of rows that are this thread's. Kept outside of the class:
+  /// elements of it are chosen at run time, so it lies in local memory, and as a member would take
+  /// all members there with it.
   using AllKept = Kept[kRows * kParts / Traits::kWarps];
 
   using Tiles::Tiles;
@@ -69,7 +71,7 @@ struct DecodeAttention : Tiles_ {
   using Rows = DecodeRows<T, kRows>;
   __device__ Rows rows(const DecodeWork& work) const { return {params, work}; }
 
-  /// The queries as operands of products: rows that do not exist are zeros.
+  /// Operands of products with the queries; rows that do not exist are zeros.
   struct Queries {
     Fragment x[kDim / 16];
   };
@@ -97,8 +99,8 @@ struct DecodeAttention : Tiles_ {
     }
   }
 
-  /// Two neighbouring B operands of the keys' tile, or of the values'. A lane's row is a constant
-  /// plus a multiple of eight, so the exchange of its columns (tile_place) is one of constants,
+  /// Loads two neighbouring B operands of the keys' tile, or of the values'. A lane's row is a
+  /// constant plus a multiple of eight, so the swizzle of its columns (tile_place) is a constant,
   /// too.
   __device__ Fragment load_keys(int n, int k) const {
     const int row = lane % 8 + lane / 16 * 8;
@@ -112,8 +114,8 @@ struct DecodeAttention : Tiles_ {
                                     k * 64);
   }
 
-  /// Scores with a cap or with ALiBi: a function of its own, whose instructions are out of the way
-  /// of other steps.
+  /// Finishes scores with a cap or with ALiBi. Not inlined, so that its instructions are out of the
+  /// way of the common steps.
   __device__ void finish_rare(const DecodeWork& work, float (&scores)[kKeys / 8][4]) const {
     Scores moved;
     memcpy(moved.of, scores, sizeof(moved.of));
@@ -129,7 +131,7 @@ struct DecodeAttention : Tiles_ {
     finish_paged_scores(scores.of, params, slab, slab.row, first);
   }
 
-  /// This warp's scores, masked where some row does not see some key.
+  /// Computes this warp's scores, masked where some row does not see some key.
   __device__ void score(const DecodeWork& work, const Queries& queries,
                         float (&scores)[kKeys / 8][4]) const {
 #pragma unroll
@@ -146,7 +148,7 @@ struct DecodeAttention : Tiles_ {
                   [&] { finish_rare(work, scores); });
   }
 
-  /// output += probabilities times values.
+  /// Adds probabilities times values to `output`.
   __device__ void weigh(const float (&p)[kKeys / 8][4], float (&output)[kDim / 8][4]) const {
 #pragma unroll
     for (int k = 0; k < kKeys / 16; ++k) {
@@ -160,13 +162,12 @@ struct DecodeAttention : Tiles_ {
     }
   }
 
-  /// The place of found and merged sums, exchanged as those of a tile are.
+  /// Returns the place of a tile's or a merged sum, swizzled as elements of a tile are.
   __device__ static int sum_place(int row, int column) {
     return row * kDim + (column ^ (row % 4 * 8));
   }
 
-  /// Leaves what the rows have found in this warp's tile where the block merges it: nothing where
-  /// it has no keys.
+  /// Stores a tile's results where the block merges them; nothing where the tile has no keys.
   __device__ void leave_tile(const DecodeWork& work, const float (&output)[kDim / 8][4],
                              float2 maxima, float2 sums) const {
     const AccumulatorPlace place;
@@ -200,9 +201,9 @@ struct DecodeAttention : Tiles_ {
     }
   }
 
-  /// Merges the tiles of a chunk. What that gives goes to the workspace; or, if no other block has
-  /// chunks of these rows, it is merged with the chunks before, and is the result if it is the
-  /// last.
+  /// Merges the tiles of a chunk. The result goes to the workspace; or, if no other block has
+  /// chunks of these rows, it is merged with the chunks before, and is stored if the chunk is the
+  /// last one.
   __device__ void merge_tiles(const DecodeWork& work, bool last, AllKept& kept) const {
     for_each_part(work, [&](int row, int column, int index) {
       ChunkMerge merge;
@@ -248,16 +249,17 @@ struct DecodeAttention : Tiles_ {
     *reinterpret_cast<Vector*>(to) = *reinterpret_cast<const Vector*>(from);
   }
 
-  /// Whether the merge of these rows' chunks is shared, where several blocks have some of them.
+  /// Returns whether several blocks share the merge of these rows' chunks, where they have computed
+  /// some each.
   __device__ bool shares_merge(const DecodeWork& work) const {
     return work.chunks.count() * rows(work).count() >= kSharedWork * Traits::kWarps;
   }
-  /// Whether a warp merges a whole row, and not 32 columns as SharedMerge does. That takes fewer
-  /// instructions, but longer where blocks do not share their multiprocessors with others.
+  /// Returns whether a warp merges a whole row, and not 32 columns as SharedMerge does. Whole rows
+  /// take fewer instructions, but longer where a block has its multiprocessor to itself.
   __device__ bool merges_rows(const DecodeWork& work) const {
     return work.chunks.count() <= kDecodeChunks && static_cast<int>(gridDim.x) > params.sm_count;
   }
-  /// By how many, if so many blocks could.
+  /// Blocks that share the merge, of up to `blocks` that could.
   __device__ int mergers(const DecodeWork& work, int blocks) const {
     const int count = rows(work).count();
     const int shares = merges_rows(work) ? ceil_div(count, Traits::kWarps) : count * (kDim / 32);
@@ -267,7 +269,8 @@ struct DecodeAttention : Tiles_ {
     return SlabCounter(params.counters + work.slot * params.args.num_kv_heads + work.slab.kv_head);
   }
 
-  /// Whether this block is the last of those that have chunks of these rows, and merges all.
+  /// Returns whether this block is the last of those that have chunks of these rows, and so merges
+  /// all chunks.
   __device__ bool is_last(const DecodeWork& work, bool has_more) const {
     __syncthreads();
     if (threadIdx.x == 0) {
@@ -278,8 +281,8 @@ struct DecodeAttention : Tiles_ {
     return found.shares != 0;
   }
 
-  /// After the last unit, `work`, where the merge is shared by all blocks that have chunks of these
-  /// rows, but for one that goes on to other rows if `one_goes_on`.
+  /// Merges the shares of this block after its last unit, `work`, where all blocks that have chunks
+  /// of these rows share the merge, except one that goes on to other rows if `one_goes_on`.
   __device__ void share_merge(const DecodeWork& work, bool one_goes_on) const {
     const int enders = work.blocks - (one_goes_on ? 1 : 0);
     const int count = mergers(work, enders);
@@ -310,7 +313,7 @@ __global__ void __launch_bounds__(Tiles::Traits::kThreads, Tiles::Traits::kBlock
   using Attention = DecodeAttention<Tiles>;
   constexpr int kDim = Attention::kDim;
   constexpr int kRows = Attention::kRows;
-  extern __shared__ __align__(1024) unsigned char decode_shared[];  // as TMA's exchange asks for
+  extern __shared__ __align__(1024) unsigned char decode_shared[];  // aligned for TMA's swizzle
   Attention attention(params, decode_shared);
   DecodeSchedule<kRows, kChunkKeys<kDim>> schedule(params);
   DecodeWork work;  // the current unit
@@ -349,7 +352,8 @@ __global__ void __launch_bounds__(Tiles::Traits::kThreads, Tiles::Traits::kBlock
     }
     if (more) attention.copy_old(next, next_page, false);
     if (unit < 0) {
-      // Only the tokens of this step, and the queries, are the previous kernels' work.
+      // Waits before the tokens of this step and the queries are read: earlier kernels write them,
+      // and nothing else that is read here.
       wait_for_previous_kernel();
       let_next_kernel_start();
     }
@@ -359,7 +363,7 @@ __global__ void __launch_bounds__(Tiles::Traits::kThreads, Tiles::Traits::kBlock
     }
     attention.end_group();
     if (unit >= 0) {
-      if (unit > 0) __syncthreads();  // what was found in the unit before has been merged
+      if (unit > 0) __syncthreads();  // results of the unit before have been merged
       attention.leave_tile(work, output, maxima, sums);
       __syncthreads();
       attention.merge_tiles(work, !same, kept);

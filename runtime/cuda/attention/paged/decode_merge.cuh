@@ -1,18 +1,18 @@
-// The rows of a slab for paged_decode_kernel: where they lie, and the merge of what several
-// blocks have found in chunks of the same rows.
+// The rows of a slab for paged_decode_kernel: where they lie, and the merge of the partial results
+// that several blocks have computed for chunks of the same rows.
 //
-// A warp merges a row. The maximum of all chunks up to one is exact in any order: so its lanes find
-// those of 32 chunks, and the factors of their sums, side by side. What is left to be done in the
-// order of the chunks is a product and an addition for each, with sums that were asked for many at
-// once. The operations on a sum are those of ChunkMerge and merge_chunk.
+// A warp merges a row. The maximum over chunks is exact in any order, so the lanes compute the
+// maxima of 32 chunks, and the factors of their sums, side by side. What has to go in the order of
+// the chunks is one product and one addition for each, with sums that were loaded many at once. The
+// operations on a sum are those of ChunkMerge and merge_chunk.
 #pragma once
 
 #include "cuda/attention/paged/decode_tiles.cuh"
 
 namespace packhorse::cuda {
 
-/// The rows of the slab of `work`, and where they lie in the batch and in the workspace. kRows: the
-/// most that a slab has.
+/// The rows of the slab of `work`, and their places in the batch and in the workspace. kRows: the
+/// most rows of a slab.
 template <class T_, int kRows>
 struct DecodeRows {
   using T = T_;
@@ -20,10 +20,10 @@ struct DecodeRows {
   const PagedKernelParams& params;
   const DecodeWork& work;
 
-  /// Rows of the slab that exist.
+  /// Returns how many rows of the slab exist.
   __device__ int count() const { return min(kRows, work.slab.rows - work.slab.row); }
 
-  /// The token of its sequence and the query head that a row of the slab is of.
+  /// The token of the sequence and the query head that a row of the slab belongs to.
   struct Row {
     int token;
     int head;
@@ -41,8 +41,8 @@ struct DecodeRows {
            static_cast<int64_t>(its.head) * params.args.head_dim;
   }
 
-  /// The place in the workspace of what a row finds in the sequence's first chunk; that of the
-  /// next chunk is `entry_step` further.
+  /// Returns the workspace entry of a row for the sequence's first chunk; that of the next chunk is
+  /// `entry_step` further.
   __device__ int64_t entry(int row) const {
     const Row its = at(row);
     return work.entry + static_cast<int64_t>(its.token) * params.args.num_heads + its.head;
@@ -60,14 +60,14 @@ struct DecodeRows {
   }
 };
 
-/// 32 neighbouring chunks of a row: each lane has the state of one, and how that of the chunks
-/// before and that of its own are to be multiplied.
+/// States of 32 neighbouring chunks of a row, one in each lane, and the factors of the sums before
+/// a chunk and of the chunk's own.
 struct ChunksOfLanes {
-  float2 state = {-INFINITY, 0};  // of no chunk, which changes nothing
+  float2 state = {-INFINITY, 0};  // maximum and sum; these change nothing where a lane has no chunk
   float2 factors = {1, 0};
 
-  /// `highest`: the maximum of the chunks before these, and then of these as well. Called by whole
-  /// warps, after `state` is set.
+  /// Computes the factors. `highest`: the maximum of the chunks before these, and then of these as
+  /// well. Called by whole warps, after `state` is set.
   __device__ void find_factors(float& highest) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const bool empty = state.y == 0;
@@ -101,14 +101,14 @@ __device__ void load_sums(float2 (&to)[kPairs], const float* from, bool exists) 
   }
 }
 
-/// Merges all chunks of the rows from the workspace, and stores the rows: those of share `share` of
-/// `mergers`. Called by all threads.
+/// Merges all chunks of the slab's rows from the workspace, and stores share `share` of `mergers`
+/// of the rows. Called by all threads.
 template <class Rows, int kDim, int kWarps>
 __device__ void merge_chunks(const PagedKernelParams& params, const DecodeWork& work, int share = 0,
                              int mergers = 1) {
-  constexpr int kPairs = kDim / 64;             // of neighbouring columns, that a lane has
-  constexpr int kAhead = kPairs <= 2 ? 16 : 8;  // chunks that are asked for at once
-  constexpr int kAtOnce = 8;  // chunks that are left out together past the last one
+  constexpr int kPairs = kDim / 64;             // pairs of neighbouring columns that a lane has
+  constexpr int kAhead = kPairs <= 2 ? 16 : 8;  // chunks whose sums are loaded at once
+  constexpr int kAtOnce = 8;  // chunks that are skipped together past the last one
   using Sums = float2[kPairs];
   const Rows rows{params, work};
   const int head_dim = params.args.head_dim;

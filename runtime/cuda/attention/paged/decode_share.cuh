@@ -1,10 +1,10 @@
-// Which blocks merge the chunks of a slab, where several blocks have some of them.
+// Decides which blocks merge the chunks of a slab, where several blocks have computed some of them.
 //
-// Each block counts itself when it has left what it has found. Where there is little to merge, the
-// block that comes last does it all. Where there is more, the blocks that come last, up to
-// kMostMergers, merge a share each: those that come before the very last wait until it has come.
-// One block may have chunks of further slabs: that which has the slab's last chunks. It comes early
-// and does not wait, as others may wait for what it goes on with.
+// Each block counts itself when it has stored its chunks. Where there is little to merge, the block
+// that comes last does it all. Where there is more, the blocks that come last, up to kMostMergers,
+// merge a share each: those that come before the very last wait until it has come. One block may
+// have chunks of further slabs: the one which has the slab's last chunks. It comes early and does
+// not wait, as others may wait for the slabs that it goes on with.
 //
 // Such waiting is safe where all blocks of the grid are on the device, and nearly always they are:
 //
@@ -27,27 +27,27 @@
 
 namespace packhorse::cuda {
 
-/// What a warp merges alone before blocks share that: rows times chunks.
+/// Most rows times chunks that a warp merges alone; above that, blocks share the merge.
 inline constexpr int kSharedWork = 16;
-/// The most chunks of which a warp may merge a whole row where the merge is shared: it asks for all
-/// of them before it uses the first.
+/// Most chunks of a shared merge for which a warp merges a whole row: it loads the sums of all of
+/// them before it uses the first.
 inline constexpr int kDecodeChunks = 16;
-/// The most blocks that share a merge.
+/// Most blocks that share a merge.
 inline constexpr int kMostMergers = 16;
 
-/// The counter of a slab, as the one thread has it that speaks for its block. It is zero before and
-/// after a launch. The block's other threads' writes come before by way of a barrier: one thread's
-/// release stands for all of them (PTX ISA, memory consistency model, causality order).
+/// The counter of a slab, used by one thread for its block. It is zero before and after a launch. A
+/// barrier orders the writes of the block's other threads before it: one thread's release stands
+/// for all of them (PTX ISA, memory consistency model, causality order).
 class SlabCounter {
  public:
-  /// The most blocks of a grid.
+  /// Most blocks of a grid.
   static constexpr int kMostBlocks = 1023;
 
   __device__ explicit SlabCounter(unsigned* counter) : counter_(counter) {}
 
-  /// Counts this block among the `blocks` that have left what they have found, where it does not
-  /// share the merge. Whether it has to merge all, which it can see then. has_more: whether it has
-  /// further units. mergers(): how many others share the merge, or 0.
+  /// Counts this block among the `blocks` that have stored their chunks, where it does not share
+  /// the merge. Returns whether it has to merge all chunks, which it can read then. has_more:
+  /// whether it has further units. mergers(): how many other blocks share the merge, or 0.
   template <class Mergers>
   __device__ bool arrive(int blocks, bool has_more, Mergers mergers) const {
     const unsigned before = add_and_see(has_more ? 1 + kGoesOn : 1);
@@ -59,8 +59,8 @@ class SlabCounter {
   }
 
   /// Counts this block, which has no further units, among the `blocks`, of which `enders` have
-  /// none. Returns which of the `mergers` shares of the merge it has to do, one bit for each; all
-  /// that the blocks have found can be seen then.
+  /// none. Returns which of the `mergers` shares of the merge it has to do, one bit for each; the
+  /// chunks of all blocks can be read then.
   __device__ unsigned arrive_to_share(int blocks, int enders, int mergers) {
     const unsigned before = add_and_see(1);
     const int goes_on = (before & kGoesOn) != 0 ? 1 : 0;
@@ -81,19 +81,21 @@ class SlabCounter {
     return arrived(before_leaving_) == blocks ? share : 0;  // otherwise the last block does it
   }
 
-  /// After a share has been merged. Resets the counter where nobody else looks at it any more.
+  /// Ends a share of the merge. Resets the counter where nobody else looks at it any more.
   __device__ void leave(int mergers) const {
     if (leavers(before_leaving_) == mergers - 1) *counter_ = 0;
   }
 
  private:
-  // From the lowest bit on: blocks that have come, whether one of them goes on with further slabs,
-  // mergers that look at the counter no more, and a bit for each share that was given up.
+  // Bits of the counter, from the lowest on: the number of blocks that have come, whether one of
+  // them goes on with further slabs, the number of mergers that look at the counter no more, and a
+  // bit for each share that was given up.
   static constexpr unsigned kGoesOn = kMostBlocks + 1;
   static constexpr unsigned kLeaver = 2 * kGoesOn;
   static constexpr int kGivenUpAt = 16;
   static_assert(kLeaver * kMostMergers * 2 == 1U << kGivenUpAt && kMostMergers == 16);
-  /// A try takes some 0.5 us: so this is longer than blocks of a grid are ever apart, or nearly.
+  /// Tries before a share is given up. One takes some 0.5 us: so they last longer than blocks of a
+  /// grid are ever apart, or nearly.
   static constexpr int kTries = 100;
 
   __device__ static int arrived(unsigned count) { return static_cast<int>(count % kGoesOn); }
@@ -113,7 +115,7 @@ class SlabCounter {
                  : "memory");
     return before;
   }
-  /// Nothing waits for it.
+  /// Adds without an order of memory accesses, since nothing waits for it.
   __device__ unsigned add(unsigned value) const {
     unsigned before;
     asm volatile("atom.add.relaxed.gpu.global.u32 %0, [%1], %2;"

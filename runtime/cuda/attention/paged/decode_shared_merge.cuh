@@ -1,4 +1,4 @@
-// What one of several blocks does that share the merge of a slab's chunks (SlabCounter) by columns.
+// The work of one block where several share the merge of a slab's chunks (SlabCounter) by columns.
 #pragma once
 
 #include "cuda/attention/paged/decode_merge.cuh"
@@ -7,23 +7,23 @@ namespace packhorse::cuda {
 
 /// Merges all chunks of the rows of a slab, as merge_chunks does, by several blocks.
 ///
-/// A warp merges 32 columns of a row, of which each lane has one. They are copied to where the
-/// warp's tiles lay, for a hundred chunks or so at once, and those of the next chunks or columns
-/// while it merges these. Its code is short, since it comes from memory when all wait for it.
+/// A warp merges 32 columns of a row, one in each lane. Sums are copied to the memory of the warp's
+/// tiles, for a hundred chunks or so at once, and those of the next chunks or columns while it
+/// merges these. The code is short, since its instructions come from memory when all wait for it.
 template <class Rows, class Traits>
 struct SharedMerge {
-  static constexpr int kParts = Traits::kDim / 32;  // of a row
+  static constexpr int kParts = Traits::kDim / 32;  // parts of a row, 32 columns each
   static constexpr int kWarps = Traits::kWarps;
-  /// Chunks of a batch, for which half of a warp's tiles has room.
+  /// Chunks of a batch: half of a warp's tiles has room for their sums.
   static constexpr int kBatch = Traits::kTile / 64;
   static constexpr int kOfLane = kBatch / 32;
-  static constexpr int kAtOnce = 8;  // chunks that are left out together past the last one
+  static constexpr int kAtOnce = 8;  // chunks that are skipped together past the last one
   static_assert(kBatch * 4 <= Traits::kRows * Traits::kDim);
 
   const PagedKernelParams& params;
   const DecodeWork& work;
   float* sums;      // two batches of 32 columns: memory of this warp
-  float4* factors;  // of a batch: those of ChunkMerge, and the chunk's sum
+  float4* factors;  // factors of ChunkMerge for each chunk of a batch, and its sum
 
   /// A batch of chunks from `first` on, for 32 columns of a row.
   struct Batch {
@@ -106,11 +106,11 @@ struct SharedMerge {
     const float2* state = params.state + entry + lane * kOfLane * step;
 #pragma unroll
     for (int i = 0; i < kOfLane; ++i) {
-      states[i] = float2{-INFINITY, 0};  // of no chunk, which changes nothing
+      states[i] = float2{-INFINITY, 0};  // changes nothing, where there is no chunk
       if (lane * kOfLane + i < end) states[i] = __ldcg(state);
       state += step;
     }
-    constexpr int kAcross = 8;  // lanes, which copy four columns each
+    constexpr int kAcross = 8;  // lanes side by side, which copy four columns each
     constexpr int kAtATime = 32 / kAcross;
     constexpr int kTurn = 4 * kAtATime;
     const int mine = lane / kAcross;
@@ -130,7 +130,7 @@ struct SharedMerge {
     }
   }
 
-  /// Leaves the factors of a batch where all lanes read them. `highest`: the maximum of the chunks
+  /// Stores the factors of a batch where all lanes read them. `highest`: the maximum of the chunks
   /// before, and then of these as well.
   __device__ void find_factors(const float2 (&states)[kOfLane], float& highest) const {
     const int lane = static_cast<int>(threadIdx.x) % 32;

@@ -1,5 +1,5 @@
-// How paged_decode_kernel brings tiles of keys and values to shared memory: each warp its
-// own.
+// Copies of keys and values to shared memory for paged_decode_kernel: each warp copies its own
+// tile.
 //
 // On Hopper TMA (the Tensor Memory Accelerator) copies a tile of large heads at the word of one
 // lane, as its page holds it, and the tokens of this step are put into it afterwards. Elsewhere,
@@ -11,17 +11,17 @@
 #include <cute/arch/copy_sm90_tma.hpp>
 
 #include "cuda/attention/paged/schedule.cuh"
-#include "cuda/pipeline_sm90.cuh"
+#include "cuda/common/pipeline_sm90.cuh"
 
 namespace packhorse::cuda {
 
-/// What TMA needs besides: maps of the pages as matrices [pages * Hkv * kPageTokens, d], whose
-/// boxes are 64 columns of a tile.
+/// Parameters of paged_decode_kernel. The tensor maps are for TMA: the pages as matrices [pages *
+/// Hkv * kPageTokens, d], in boxes of 64 columns of a tile.
 struct DecodeKernelParams : PagedKernelParams {
   CUtensorMap key_map, value_map;
 };
 
-/// kRows: of a slab, 8 or 16.
+/// kRows: rows of a slab, 8 or 16.
 template <int kDim_, int kRows_>
 struct DecodeTraits {
   static constexpr int kDim = kDim_;
@@ -30,32 +30,33 @@ struct DecodeTraits {
   static constexpr int kThreads = 32 * kWarps;
   static constexpr int kKeys = kTileKeys<kDim>;
   static constexpr int kTile = kKeys * kDim;
-  /// What the warps have found in their tiles.
+  /// Results of the warps for their tiles, before the block merges them.
   struct Found {
     float sums[kWarps][kRows * kDim];
-    float2 state[kWarps][kRows];  // maxima and sums
-    uint64_t keys_here[kWarps];   // barriers of TMA
+    float2 state[kWarps][kRows];  // maximum and sum of each row
+    uint64_t keys_here[kWarps];   // mbarriers of the copies by TMA
     uint64_t values_here[kWarps];
-    unsigned shares;  // of a merge, that the block has to do
+    unsigned shares;  // bit set of the shares of the merge that are this block's
   };
   static constexpr size_t kSharedBytes = 2 * kWarps * kTile * 2 + sizeof(Found);
-  /// Whether TMA copies tiles where there is one, and whether this is such a device.
+  /// `kTmaHelps`: tiles of this size arrive sooner by TMA. `kTma`: the device has TMA, too, so it
+  /// is used.
   static constexpr bool kTmaHelps = kDim > 64;
 #if __CUDA_ARCH__ >= 900
   static constexpr bool kTma = kTmaHelps;
 #else
   static constexpr bool kTma = false;
 #endif
-  /// Blocks of a multiprocessor: what shared memory (of Hopper: others run fewer) has room for. A
-  /// third of small heads would leave a thread too few registers.
+  /// Blocks of a multiprocessor: as many as Hopper's shared memory has room for (others run fewer).
+  /// A third block of small heads would leave a thread too few registers.
   static constexpr int kBlocks = static_cast<int>(
       std::min(size_t{kTmaHelps ? 3 : 2}, size_t{228 * 1024} / (kSharedBytes + 1024)));
   static_assert(kBlocks > 0);
 };
 
-/// The place of element (row, column) in a tile of kKeys rows: 64 columns after the other, and
-/// groups of eight elements are exchanged, so that the eight rows that ldmatrix reads at once lie
-/// in different banks (CUDA driver API, CU_TENSOR_MAP_SWIZZLE_128B).
+/// Returns the place of element (row, column) in a tile of kKeys rows: one panel of 64 columns
+/// after the other, whose groups of eight elements are swizzled, so that the eight rows that
+/// ldmatrix reads at once lie in different banks (CUDA driver API, CU_TENSOR_MAP_SWIZZLE_128B).
 template <int kKeys>
 __device__ int tile_place(int row, int column) {
   // Rows and columns are not negative, which the compiler does not know: it would take more
@@ -63,7 +64,7 @@ __device__ int tile_place(int row, int column) {
   return (column >> 6) * (kKeys * 64) + row * 64 + ((column & 63) ^ ((row & 7) * kVectorSize));
 }
 
-/// What a warp has of its tile, whatever the pages are of.
+/// A warp's tile of keys and values, whatever the dtype of the pages.
 template <class T_, class Traits_>
 struct WarpTiles {
   using T = T_;
@@ -71,15 +72,15 @@ struct WarpTiles {
   static constexpr int kDim = Traits::kDim;
   static constexpr int kKeys = Traits::kKeys;
   static constexpr int kAcross = kDim / kVectorSize;
-  static constexpr int kRowsAtOnce = 32 / kAcross;  // of a tile, that a warp copies
+  static constexpr int kRowsAtOnce = 32 / kAcross;  // rows of a tile that a warp copies at once
 
   const DecodeKernelParams& params;
-  T* keys;    // of this warp
-  T* values;  // of this warp
+  T* keys;    // this warp's tile of keys
+  T* values;  // this warp's tile of values
   typename Traits::Found& found;
   int warp = static_cast<int>(threadIdx.x) / 32;
   int lane = static_cast<int>(threadIdx.x) % 32;
-  uint32_t phase = 0;  // of the barriers, for the tile that is awaited next
+  uint32_t phase = 0;  // phase of the mbarriers for the tile that is awaited next
 
   __device__ WarpTiles(const DecodeKernelParams& params, unsigned char* shared)
       : params(params),
@@ -88,7 +89,7 @@ struct WarpTiles {
         found(*reinterpret_cast<typename Traits::Found*>(shared +
                                                          4 * Traits::kWarps * Traits::kTile)) {}
 
-  /// Where this warp's tile begins.
+  /// The first key of this warp's tile.
   __device__ int first_key(const DecodeWork& work) const {
     return work.chunk * kChunkKeys<kDim> + warp * kKeys;
   }
@@ -100,11 +101,11 @@ struct WarpTiles {
         args.pages.table + static_cast<int64_t>(work.slab.sequence) * args.pages.table_stride;
     return first < work.slab.kv_length ? table[first / static_cast<int>(kPageTokens)] : 0;
   }
-  /// Whether this warp's tile has any keys.
+  /// Returns whether this warp's tile has any keys.
   __device__ bool has_keys(const DecodeWork& work) const {
     return first_key(work) < work.slab.kv_length;
   }
-  /// Whether this warp's tile has tokens of this step.
+  /// Returns whether this warp's tile has tokens of this step.
   __device__ bool has_new(const DecodeWork& work) const {
     return first_key(work) + kKeys > work.slab.position;
   }
@@ -115,8 +116,8 @@ struct WarpTiles {
     return head * kTokens + first_key(work) % kTokens;
   }
   /// Calls body(to, from) for this lane's vectors of a whole tile: their places in the tile `to`,
-  /// and in rows of kDim elements at `from`. Columns are exchanged in the same way eight rows
-  /// further, so that addresses are constants apart, and need no instruction.
+  /// and in rows of kDim elements at `from`. The swizzle repeats after eight rows, so that
+  /// addresses are constants apart, and need no instruction.
   template <class Element, class Body>
   __device__ void for_whole_tile(T* to, const Element* from, Body body) const {
     const int column = lane % kAcross * kVectorSize;
@@ -131,7 +132,7 @@ struct WarpTiles {
   }
 };
 
-/// Of pages of T.
+/// Tiles over a cache whose dtype is the activations' (T).
 template <class T_, class Traits_>
 struct DecodeTiles : WarpTiles<T_, Traits_> {
   using T = T_;
@@ -183,7 +184,8 @@ struct DecodeTiles : WarpTiles<T_, Traits_> {
     }
   }
 
-  /// Ends a group of the lanes' copies: old keys are one, the rest of the tile is the next.
+  /// Ends a group of the lanes' copies: the old keys are one group, the rest of the tile is the
+  /// next.
   __device__ void end_group() const {
     if constexpr (!Traits::kTma) cute::cp_async_fence();
   }
@@ -201,7 +203,7 @@ struct DecodeTiles : WarpTiles<T_, Traits_> {
       __syncwarp();
     }
   }
-  /// The keys of the next tile may be on their way already.
+  /// Waits for the values. Copies of the next tile's keys may be under way already.
   __device__ void await_values() const {
     if constexpr (Traits::kTma) {
       sm90::TxBarrier::wait(&found.values_here[warp], phase);
@@ -211,7 +213,7 @@ struct DecodeTiles : WarpTiles<T_, Traits_> {
     }
   }
 
-  /// Called for scores before they are scaled, and for the probabilities that weigh values.
+  /// Does nothing here: pages in e4m3 scale scores before they are finished, and probabilities.
   template <int kBlocks>
   __device__ void scale(bool /*of_keys*/, float (& /*x*/)[kBlocks][4]) const {}
 
@@ -270,7 +272,7 @@ struct DecodeTiles : WarpTiles<T_, Traits_> {
     }
   }
 
-  /// Values past the sequence's end become zeros, since they are multiplied by zeros; keys there
+  /// Clears values past the sequence's end, since probabilities of zero multiply them; keys there
   /// are masked.
   __device__ void clear_values(const DecodeWork& work) const {
     const int column = lane % kAcross * kVectorSize;
@@ -281,7 +283,7 @@ struct DecodeTiles : WarpTiles<T_, Traits_> {
     }
   }
 
-  /// Calls body(row of this warp's tile, column, where the token's keys or values lie) for the
+  /// Calls body(row of this warp's tile, column, address of the token's keys or values) for the
   /// tokens of this step, by eight elements, some of which may be past the head's end.
   template <class Body>
   __device__ void for_new(const DecodeWork& work, int page, bool of_keys, Body body) const {

@@ -12,21 +12,21 @@ using Decode = Float8DecodeTiles<T, Float8DecodeTraits<kDim, kRows>>;
 
 }  // namespace
 
-void prepare_attention_pages_float8(size_t most_shared_bytes) {
-  allow_pages_shared_memory<Prefill, Decode>(most_shared_bytes);
+void prepare_attention_pages_float8(const DeviceCaps& caps) {
+  allow_pages_shared_memory<Prefill, Decode>(caps.shared_bytes);
 }
 
 size_t decode_float8_shared_bytes(const AttentionArgs& args) {
   return decode_shared_bytes<Decode>(args);
 }
 
-void launch_prefill_float8(const AttentionArgs& args, const PagedLaunch& how, cudaStream_t stream) {
+void launch_prefill_float8(const AttentionArgs& args, const KernelStream& stream) {
   dispatch_pages(args.q.dtype, args.head_dim, [&]<class T, int kDim>() {
-    launch_pages_prefill<Prefill<T, kDim>>(args, how, stream);
+    launch_pages_prefill<Prefill<T, kDim>>(args, stream);
   });
 }
 
-void launch_decode_float8(const PagedKernelParams& params, cudaStream_t stream) {
+void launch_decode_float8(const PagedKernelParams& params, const KernelStream& stream) {
   const AttentionArgs& args = params.args;
   dispatch_pages(args.q.dtype, args.head_dim, [&]<class T, int kDim>() {
     slab_rows(args) == 8 ? launch_paged_decode<Decode<T, kDim, 8>>(params, stream)

@@ -11,7 +11,7 @@
 
 #include "core/math.h"
 #include "cuda/attention/paged/decode_tiles.cuh"
-#include "cuda/float8.cuh"
+#include "cuda/common/float8.cuh"
 
 namespace packhorse::cuda {
 
@@ -39,7 +39,7 @@ __device__ uint4 unpack_vector(uint2 bytes) {
   return {low.x, low.y, high.x, high.y};
 }
 
-/// Multiplies what this thread has of a tile of keys by the scales of the keys.
+/// Multiplies this thread's part of a tile of keys by the scales of the keys.
 template <class T, int kBlocks>
 __device__ void scale_keys(float (&x)[kBlocks][4], const float* scales) {
   const AccumulatorPlace place;
@@ -66,7 +66,7 @@ struct Float8PagedTraits : PagedTraits<kDim, kWarps> {
   static constexpr size_t kSharedBytes = (Base::kSlab + 2 * Base::kTile) * 2 + sizeof(Copied);
 };
 
-/// PagedTiles of pages in e4m3. A thread converts what it has copied itself.
+/// PagedTiles over pages in e4m3. A thread converts the bytes that it has copied itself.
 template <class T_, class Traits_>
 struct Float8PagedTiles {
   using T = T_;
@@ -130,7 +130,7 @@ struct Float8PagedTiles {
 template <int kDim, int kRows>
 struct Float8DecodeTraits : DecodeTraits<kDim, kRows> {
   using Base = DecodeTraits<kDim, kRows>;
-  /// Of each warp's tile.
+  /// Scales of each warp's tile.
   struct alignas(16) Scales {
     float keys[Base::kWarps][Base::kKeys];
     float values[Base::kWarps][Base::kKeys];
@@ -144,9 +144,9 @@ struct Float8DecodeTraits : DecodeTraits<kDim, kRows> {
   static_assert(kBlocks > 0);
 };
 
-/// DecodeTiles of pages in e4m3, where the tokens of this step lie, too. Keys become 16-bit numbers
-/// in the same memory as values, which come to their turn after them; so the copies of the next
-/// keys and values have the place of these in the meantime.
+/// DecodeTiles over pages in e4m3, which hold the tokens of this step, too. Keys become 16-bit
+/// numbers in the same memory as values, which take their turn after them; so the copies of the
+/// next keys and values lie elsewhere in the meantime.
 template <class T_, class Traits_>
 struct Float8DecodeTiles : WarpTiles<T_, Traits_> {
   using T = T_;
@@ -166,7 +166,7 @@ struct Float8DecodeTiles : WarpTiles<T_, Traits_> {
   static constexpr int kKeys = Traits::kKeys;
   static constexpr int kCopied = 16;  // bytes at a time
 
-  unsigned char* const bytes;  // of this warp's keys, and then of its values
+  unsigned char* const bytes;  // this warp's keys, then its values, as their pages hold them
   typename Traits::Scales& all_scales;
 
   __device__ Float8DecodeTiles(const DecodeKernelParams& params, unsigned char* shared)
@@ -222,13 +222,13 @@ struct Float8DecodeTiles : WarpTiles<T_, Traits_> {
     return bytes + (of_keys ? 0 : Traits::kTile);
   }
 
-  /// Rows of this warp's tile that are older than this step.
+  /// Returns how many rows of this warp's tile are older than this step.
   __device__ int old_rows(const DecodeWork& work) const {
     return max(0, min(kKeys, work.slab.position - first_key(work)));
   }
 
   /// Starts copying bytes [begin, end) of this warp's tile, whose rows lie side by side in their
-  /// page. What is copied at a time may be of an old and of a new row: it counts as new.
+  /// page. A piece that is part of an old and of a new row counts as new.
   __device__ void copy(const DecodeWork& work, int page, bool of_keys, int begin, int end) const {
     const AttentionArgs& args = params.args;
     const auto* from =
@@ -248,8 +248,8 @@ struct Float8DecodeTiles : WarpTiles<T_, Traits_> {
     }
   }
 
-  /// Starts copying scales of keys [begin, end), a multiple of four each, likewise. Those past the
-  /// sequence's end become zeros.
+  /// Starts copying scales of keys [begin, end), a multiple of four each; pieces with old and new
+  /// ones count as new. Scales past the sequence's end become zeros.
   __device__ void copy_scales(const DecodeWork& work, int page, bool of_keys, int begin,
                               int end) const {
     const AttentionArgs& args = params.args;
@@ -262,7 +262,7 @@ struct Float8DecodeTiles : WarpTiles<T_, Traits_> {
                       work.slab.kv_length - first_key(work) - key);
   }
 
-  /// Makes 16-bit numbers of the bytes of keys, or of values; columns past the head's end are
+  /// Converts the bytes of keys, or of values, to 16-bit numbers; columns past the head's end are
   /// zeros.
   __device__ void receive(bool of_keys) const {
     const unsigned char* from = tile_bytes(of_keys);

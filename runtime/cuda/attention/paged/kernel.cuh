@@ -22,7 +22,7 @@
 #include "cuda/attention/paged/paged.h"
 #include "cuda/attention/portable/scores.cuh"
 #include "cuda/attention/varlen.cuh"
-#include "cuda/launch.cuh"
+#include "cuda/common/launch.cuh"
 
 namespace packhorse::cuda {
 
@@ -35,7 +35,7 @@ inline constexpr int kChunkTiles = kDim > 64 && kDim <= 128 ? 2 : 4;
 template <int kDim>
 inline constexpr int kChunkKeys = kChunkTiles<kDim> * kTileKeys<kDim>;
 
-/// Each warp has 16 rows.
+/// Sizes of a block, each of whose warps has 16 rows.
 template <int kDim_, int kWarps>
 struct PagedTraits {
   static constexpr int kDim = kDim_;
@@ -48,13 +48,13 @@ struct PagedTraits {
   static_assert(kPageTokens % kKeys == 0 && kChunkKeys<kDim> % kPageTokens == 0);
 };
 
-/// What the kernels are given: the arguments, the mask as a window, and where unfinished rows go.
+/// Kernel parameters: the arguments, the mask as a window of keys, and memory for unfinished rows.
 struct PagedKernelParams {
   AttentionArgs args;
   KeyWindow window;
-  /// What rows have found in chunks, before chunks are merged: sums of probabilities times values
-  /// [entries, head_dim], and {maximum, sum of probabilities} [entries]. Of each sequence in turn,
-  /// [its chunks, its tokens, H].
+  /// Partial results of rows, one entry per row and chunk, which are merged later: sums of
+  /// probabilities times values [entries, head_dim], and {maximum, sum of probabilities} [entries].
+  /// The entries of a sequence are [its chunks, its tokens, H], sequence after sequence.
   float* sums = nullptr;
   float2* state = nullptr;
   int64_t entries = 0;
@@ -76,9 +76,9 @@ struct PagedKernelParams {
 };
 
 /// What the kernels are given, without a workspace.
-inline PagedKernelParams paged_kernel_params(const AttentionArgs& args, const PagedLaunch& how) {
+inline PagedKernelParams paged_kernel_params(const AttentionArgs& args, const DeviceCaps& caps) {
   PagedKernelParams params{.args = args, .window = key_window(args.mask)};
-  params.sm_count = how.sm_count;
+  params.sm_count = caps.sm_count;
   params.group = args.num_heads / args.num_kv_heads;
   const auto group = static_cast<uint64_t>(params.group);
   params.group_inverse = ceil_div(uint64_t{1} << 32, group);
@@ -89,9 +89,9 @@ inline PagedKernelParams paged_kernel_params(const AttentionArgs& args, const Pa
 struct PagedSlab {
   int sequence;
   int q_begin;   // the sequence's first token in the batch
-  int rows;      // of the sequence: tokens times heads of the group
-  int row;       // the slab's first
-  int position;  // of the sequence's first new token
+  int rows;      // rows of the sequence: tokens times heads of the group
+  int row;       // first row of the slab
+  int position;  // position of the sequence's first new token
   int kv_length;
   int kv_head;
 };
@@ -104,7 +104,7 @@ inline int64_t paged_slots(const AttentionArgs& args, int rows) {
   return args.queries.num_tokens * group / rows + args.queries.num_sequences;
 }
 
-/// The slab of slot blockIdx.x; false where there is none. Called by whole warps. The first
+/// Finds the slab of slot blockIdx.x; false where there is none. Called by whole warps. The first
 /// sequence need not have the first tokens: the slots of those before are empty.
 template <int kRows>
 __device__ bool find_paged_slab(const PagedKernelParams& params, PagedSlab& slab) {
@@ -148,13 +148,13 @@ class PageNumbers {
   int held_ = 0;
 };
 
-/// Maximum and sum of a row so far, and how the sums of the row and of the next chunk are to be
-/// multiplied before they are added. In units of log2(e).
+/// Maximum and sum of a row so far, in units of log2(e), from which the factors for merging the
+/// next chunk follow.
 struct ChunkMerge {
   float maximum = -INFINITY;
   float sum = 0;
 
-  /// `factors`: of what was merged so far, and of the chunk.
+  /// Adds a chunk. `factors`: of the sums that were merged so far, and of those of the chunk.
   __device__ void add(float chunk_maximum, float chunk_sum, float2& factors) {
     factors = {1, 0};
     if (chunk_sum == 0) return;  // an empty chunk changes nothing; NaN is not empty
@@ -178,7 +178,7 @@ __device__ void mask_paged_scores(float (&scores)[kBlocks][4], const PagedKernel
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int position = slab.position + params.token_of(row + place.row + half * 8);
-    // What the first column of the thread is, counted from the first and last key in sight.
+    // The thread's first column, counted from the first and from the last key that its row sees.
     const int from_low = key + place.column - (position - params.window.left);
     const int from_high =
         key + place.column - min(slab.kv_length - 1, position + params.window.right);
@@ -193,8 +193,8 @@ __device__ void mask_paged_scores(float (&scores)[kBlocks][4], const PagedKernel
   }
 }
 
-/// Scores of this thread's two rows over a tile of keys from `key` on: scaled, capped, with the
-/// term of ALiBi, in units of log2(e); -infinity where masked. `row`: the first of the warp's.
+/// Finishes the scores of this thread's two rows over a tile of keys from `key` on: scaled, capped,
+/// with the term of ALiBi, in units of log2(e); -infinity where masked. `row`: the warp's first.
 template <int kBlocks>
 __device__ void finish_paged_scores(float (&scores)[kBlocks][4], const PagedKernelParams& params,
                                     const PagedSlab& slab, int row, int key) {
@@ -230,8 +230,8 @@ __device__ void finish_paged_scores(float (&scores)[kBlocks][4], const PagedKern
   }
 }
 
-/// The scores of rows row to row + 15 of the slab with the keys from `key` on, without cap and
-/// ALiBi: scaled, and masked where some row does not see some key.
+/// Finishes the scores of rows row to row + 15 of the slab with the keys from `key` on, without cap
+/// and ALiBi: scaled, and masked where some row does not see some key.
 template <int kBlocks>
 __device__ void finish_plain_scores(float (&scores)[kBlocks][4], const PagedKernelParams& params,
                                     const PagedSlab& slab, int row, int key) {
@@ -248,8 +248,8 @@ __device__ void finish_plain_scores(float (&scores)[kBlocks][4], const PagedKern
   mask_paged_scores(scores, params, slab, row, key);
 }
 
-/// Does the same for all scores. `finish_rare` does what finish_paged_scores does, for caps and
-/// ALiBi.
+/// Finishes the scores, by `finish_rare` where there are caps or ALiBi: it does what
+/// finish_paged_scores does, out of the way of other code.
 template <int kBlocks, class FinishRare>
 __device__ void finish_scores(float (&scores)[kBlocks][4], const PagedKernelParams& params,
                               const PagedSlab& slab, int row, int key, FinishRare finish_rare) {
@@ -269,7 +269,7 @@ __device__ void tile_softmax(float (&scores)[kBlocks][4], float2& maxima, float2
   sums = {quad_sum(sums.x), kHalves == 2 ? quad_sum(sums.y) : 0};
 }
 
-/// What this thread's rows r and r + 8 have found in several tiles or chunks, merged.
+/// Rows r and r + 8 of this thread, merged over several tiles or chunks.
 template <int kDim>
 struct MergedRows {
   float output[kDim / 8][4] = {};
@@ -293,7 +293,7 @@ struct MergedRows {
   }
 };
 
-/// Where a block of paged_attention_kernel has tiles of keys and values: those of the tile at hand
+/// Shared memory of paged_attention_kernel for tiles of keys and values: those of the tile at hand
 /// and of the next, as their pages hold them.
 template <class T_, class Traits_>
 struct PagedTiles {
@@ -316,17 +316,18 @@ struct PagedTiles {
     copy_tile_async<kKeys, kDim, Traits::kThreads>(at(values, tile), from, args.head_dim, valid,
                                                    args.head_dim);
   }
-  /// Called when this thread's copies of a tile are done, and before the threads meet.
+  /// Does nothing here: pages in e4m3 are converted when this thread's copies of a tile are done,
+  /// before the threads meet.
   __device__ void receive(bool /*values*/, int /*tile*/) const {}
   __device__ T* at(bool values, int tile) const {
     return tiles + ((values ? 2 : 0) + tile % 2) * Traits::kTile;
   }
-  /// Called for scores before they are scaled, and for the probabilities that weigh values.
+  /// Does nothing here: pages in e4m3 scale scores before they are finished, and probabilities.
   template <int kBlocks>
   __device__ void scale(bool /*values*/, int /*tile*/, float (& /*x*/)[kBlocks][4]) const {}
 };
 
-/// For rows of many queries. A block walks through all chunks that its rows see.
+/// Computes rows of many queries. A block walks through all chunks that its rows see.
 template <class Tiles>
 __global__ void __launch_bounds__(Tiles::Traits::kThreads)
     paged_attention_kernel(const __grid_constant__ PagedKernelParams params) {

@@ -1,13 +1,13 @@
-// How the kernels of attention over pages are launched, whatever the pages are of.
+// Launches of the kernels of attention over pages, whatever the dtype of the pages.
 #pragma once
 
 #include <algorithm>
 
 #include "core/math.h"
 #include "cuda/attention/paged/decode_kernel.cuh"
-#include "cuda/check.h"
-#include "cuda/device.h"
-#include "cuda/tensor_map.h"
+#include "cuda/common/tensor_map.h"
+#include "cuda/device/caps.h"
+#include "cuda/device/check.h"
 
 namespace packhorse::cuda {
 
@@ -49,7 +49,8 @@ inline int64_t most_rows(const AttentionArgs& args) {
 /// Rows of a slab of the kernel for few rows.
 inline int slab_rows(const AttentionArgs& args) { return most_rows(args) <= 8 ? 8 : 16; }
 
-/// A kernel that needs more than `most`, what blocks of the device may have, is not launched there.
+/// Raises a kernel's shared memory limit. One that needs more than `most`, what blocks of the
+/// device may have, is never launched there.
 template <class Kernel>
 void allow_shared_memory(Kernel* kernel, size_t bytes, size_t most) {
   if (bytes > most) return;
@@ -57,7 +58,8 @@ void allow_shared_memory(Kernel* kernel, size_t bytes, size_t most) {
                                   static_cast<int>(bytes)));
 }
 
-/// Of the kernels of one kind of pages: `Prefill` for rows of many queries, `Few` for few.
+/// Raises the shared memory limits of the kernels for pages of one dtype: `Prefill` for many query
+/// rows, `Decode` for few.
 template <template <class, int> class Prefill, template <class, int, int> class Decode>
 void allow_pages_shared_memory(size_t most) {
   for_all_pages([&]<class T, int kDim>() {
@@ -82,20 +84,20 @@ size_t decode_shared_bytes(const AttentionArgs& args) {
 }
 
 template <class Tiles>
-void launch_pages_prefill(const AttentionArgs& args, const PagedLaunch& how, cudaStream_t stream) {
+void launch_pages_prefill(const AttentionArgs& args, const KernelStream& stream) {
   using Traits = typename Tiles::Traits;
   const dim3 grid(static_cast<unsigned>(paged_slots(args, Traits::kRows)),
                   static_cast<unsigned>(args.num_kv_heads));
   launch_kernel(paged_attention_kernel<Tiles>, grid, Traits::kThreads, Traits::kSharedBytes, stream,
-                paged_kernel_params(args, how));
+                paged_kernel_params(args, stream.caps));
 }
 
 template <class Tiles>
-void launch_paged_decode(const PagedKernelParams& common, cudaStream_t stream) {
+void launch_paged_decode(const PagedKernelParams& common, const KernelStream& stream) {
   using Traits = typename Tiles::Traits;
   DecodeKernelParams params{common, {}, {}};
   const AttentionArgs& args = params.args;
-  if (Traits::kTmaHelps && kernels_may_overlap()) {  // devices with TMA
+  if (Traits::kTmaHelps && stream.caps.tma) {
     const auto map = [&](const void* pages) {
       return matrix_tensor_map(pages, args.q.dtype, args.pages.keys.rows(), args.head_dim,
                                args.head_dim, Traits::kKeys, 64);
@@ -103,7 +105,7 @@ void launch_paged_decode(const PagedKernelParams& common, cudaStream_t stream) {
     params.key_map = map(args.pages.keys.data);
     params.value_map = map(args.pages.values.data);
   }
-  // As many blocks as fit the device at once, which share the work.
+  // Launches as many blocks as fit the device at once, which share the work.
   const int64_t work = paged_slots(args, Traits::kRows) * args.num_kv_heads *
                        (params.entries > 0 ? chunk_count(args.pages.max_kv_len, args.head_dim) : 1);
   launch_kernel(

@@ -7,8 +7,8 @@
 namespace packhorse::cuda {
 namespace {
 
-// What rows of split chunks may take in memory. Sequences beyond that are not split: there are then
-// so many rows, or so long sequences, that blocks without a split fill the device.
+// Most workspace for rows of split chunks. A batch that would need more is not split: it has so
+// many rows, or so long sequences, that blocks fill the device without a split.
 constexpr size_t kSplitBytes = size_t{64} << 20;
 
 size_t entry_bytes(int64_t head_dim) {
@@ -20,9 +20,8 @@ int64_t slab_count(const AttentionArgs& args) {
 }
 
 // Which of the two kernels for many rows runs; both give the same bits.
-bool takes_sm90(const AttentionArgs& args, const PagedLaunch& how) {
-  return kernels_may_overlap() && !args.pages.key_scales &&
-         attention_pages_sm90_supported(args, how);
+bool takes_sm90(const AttentionArgs& args, const PagedLaunch& how, const DeviceCaps& caps) {
+  return caps.wgmma && !args.pages.key_scales && attention_pages_sm90_supported(args, how);
 }
 
 template <class T, int kDim>
@@ -31,26 +30,26 @@ template <class T, int kDim, int kRows>
 using Decode = DecodeTiles<T, DecodeTraits<kDim, kRows>>;
 
 // Whether the kernel for few rows finds room on the device.
-bool decode_fits(const AttentionArgs& args, const PagedLaunch& how) {
+bool decode_fits(const AttentionArgs& args, const DeviceCaps& caps) {
   const size_t bytes =
       args.pages.key_scales ? decode_float8_shared_bytes(args) : decode_shared_bytes<Decode>(args);
-  return bytes <= how.most_shared_bytes;
+  return bytes <= caps.shared_bytes;
 }
 
 // Which of the two kernels is faster, where both find room; both give the same bits.
-bool takes_skinny(const AttentionArgs& args, const PagedLaunch& how) {
-  return decode_fits(args, how) && (most_rows(args) <= 16 || slab_count(args) < how.sm_count);
+bool takes_skinny(const AttentionArgs& args, const DeviceCaps& caps) {
+  return decode_fits(args, caps) && (most_rows(args) <= 16 || slab_count(args) < caps.sm_count);
 }
 
-void launch_prefill(const AttentionArgs& args, const PagedLaunch& how, cudaStream_t stream) {
-  if (args.pages.key_scales) return launch_prefill_float8(args, how, stream);
+void launch_prefill(const AttentionArgs& args, const KernelStream& stream) {
+  if (args.pages.key_scales) return launch_prefill_float8(args, stream);
   dispatch_pages(args.q.dtype, args.head_dim, [&]<class T, int kDim>() {
-    launch_pages_prefill<Prefill<T, kDim>>(args, how, stream);
+    launch_pages_prefill<Prefill<T, kDim>>(args, stream);
   });
 }
 
-void launch_skinny(const AttentionArgs& args, const PagedLaunch& how, cudaStream_t stream) {
-  PagedKernelParams params = paged_kernel_params(args, how);
+void launch_skinny(const AttentionArgs& args, const PagedLaunch& how, const KernelStream& stream) {
+  PagedKernelParams params = paged_kernel_params(args, stream.caps);
   if (args.workspace != nullptr && slab_count(args) <= kPagedCounters) {
     params.entries = static_cast<int64_t>(how.workspace_bytes / entry_bytes(args.head_dim));
     params.sums = static_cast<float*>(args.workspace);
@@ -66,11 +65,11 @@ void launch_skinny(const AttentionArgs& args, const PagedLaunch& how, cudaStream
 
 }  // namespace
 
-void prepare_attention_pages(size_t most_shared_bytes) {
-  allow_pages_shared_memory<Prefill, Decode>(most_shared_bytes);
-  prepare_attention_pages_float8(most_shared_bytes);
+void prepare_attention_pages(const DeviceCaps& caps) {
+  allow_pages_shared_memory<Prefill, Decode>(caps.shared_bytes);
+  prepare_attention_pages_float8(caps);
   if constexpr (kBuiltForSm90) {
-    if (kernels_may_overlap()) prepare_attention_pages_sm90();
+    if (caps.wgmma) prepare_attention_pages_sm90();
   }
 }
 
@@ -82,20 +81,20 @@ size_t attention_pages_workspace(int64_t num_tokens, int64_t max_kv_len, int64_t
   return std::min(kSplitBytes, entries * entry_bytes(head_dim));
 }
 
-bool appends_to_pages(const AttentionArgs& args, const PagedLaunch& how) {
-  return !args.pages.key_scales && takes_skinny(args, how);
+bool appends_to_pages(const AttentionArgs& args, const DeviceCaps& caps) {
+  return !args.pages.key_scales && takes_skinny(args, caps);
 }
 
 void launch_attention_pages(const AttentionArgs& args, const PagedLaunch& how,
-                            cudaStream_t stream) {
+                            const KernelStream& stream) {
   if (args.queries.num_tokens == 0 || args.queries.num_sequences == 0) return;
-  if (takes_skinny(args, how)) return launch_skinny(args, how, stream);
+  if (takes_skinny(args, stream.caps)) return launch_skinny(args, how, stream);
   // A block that goes through all keys of one token would hold up the others.
   AttentionArgs first = args;
   first.queries.num_tokens = first.queries.num_sequences = args.pages.num_single;
   first.queries.max_seqlen = 1;
   first.k = first.v = {};  // they lie in their pages already
-  const int64_t num_single = decode_fits(first, how) ? args.pages.num_single : 0;
+  const int64_t num_single = decode_fits(first, stream.caps) ? args.pages.num_single : 0;
   if (num_single > 0) launch_skinny(first, how, stream);
   if (num_single == args.queries.num_sequences) return;
   AttentionArgs rest = args;
@@ -104,9 +103,9 @@ void launch_attention_pages(const AttentionArgs& args, const PagedLaunch& how,
   rest.pages.kv_lens += num_single;
   rest.pages.table += num_single * args.pages.table_stride;
   if constexpr (kBuiltForSm90) {
-    if (takes_sm90(rest, how)) return launch_attention_pages_sm90(rest, how, stream);
+    if (takes_sm90(rest, how, stream.caps)) return launch_attention_pages_sm90(rest, how, stream);
   }
-  launch_prefill(rest, how, stream);
+  launch_prefill(rest, stream);
 }
 
 }  // namespace packhorse::cuda

@@ -2,29 +2,26 @@
 // not here.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <cstddef>
 #include <cstdint>
 
+#include "cuda/device/stream.h"
 #include "ops/args/attention.h"
 
 namespace packhorse::cuda {
 
-/// Properties of the device, and memory of its context, that a launch uses.
+/// Memory of the device's context that a launch uses.
 struct PagedLaunch {
-  int32_t sm_count = 0;
-  size_t most_shared_bytes = SIZE_MAX;  // that a block of the device may have
-  unsigned* counters = nullptr;         // [kPagedCounters]: zeros before and after every launch
-  size_t workspace_bytes = 0;           // at args.workspace
+  unsigned* counters = nullptr;  // [kPagedCounters]: zeros before and after every launch
+  size_t workspace_bytes = 0;    // at args.workspace
 };
 
 /// Slabs of rows times key/value heads up to which sequences are split among blocks.
 inline constexpr int64_t kPagedCounters = 16384;
 
-/// Raises the shared memory limits of the kernels that find room on the current device, whose
-/// blocks may have so many bytes; once, before any launch.
-void prepare_attention_pages(size_t most_shared_bytes);
+/// Raises the shared memory limits of the kernels that find room on the current device, once,
+/// before any launch.
+void prepare_attention_pages(const DeviceCaps& caps);
 
 /// Bytes of workspace for these bounds, and for every batch within them.
 size_t attention_pages_workspace(int64_t num_tokens, int64_t max_kv_len, int64_t num_heads,
@@ -32,12 +29,13 @@ size_t attention_pages_workspace(int64_t num_tokens, int64_t max_kv_len, int64_t
 
 /// True if a launch writes new keys and values, args.k and args.v, to their pages itself. If not,
 /// they must lie there, and args.k and args.v be empty.
-bool appends_to_pages(const AttentionArgs& args, const PagedLaunch& how);
+bool appends_to_pages(const AttentionArgs& args, const DeviceCaps& caps);
 
 /// Computes attention over pages. The numbers of tokens, sequences and keys are bounds where
 /// there are counts, so that one captured graph serves every step within them. Allocates nothing;
 /// asynchronous on `stream`, may be captured. Without a workspace long sequences are not split
 /// among blocks: slower, same bits. Throws RuntimeError.
-void launch_attention_pages(const AttentionArgs& args, const PagedLaunch& how, cudaStream_t stream);
+void launch_attention_pages(const AttentionArgs& args, const PagedLaunch& how,
+                            const KernelStream& stream);
 
 }  // namespace packhorse::cuda

@@ -1,9 +1,9 @@
-// Which rows and keys a block of paged_decode_kernel works on.
+// The work of a block of paged_decode_kernel: which rows and keys.
 //
-// A unit of work is a slab of rows and one chunk of keys that the slab's sequence has. Units are
-// numbered by sequence, slab, head and chunk, and the blocks of the grid take runs of units, all of
-// the same number: so the work is spread evenly, however uneven the sequences are.
-// Where the workspace cannot hold what all rows find in all chunks, a unit is a slab with all of
+// A unit of work is a slab of rows and one chunk of keys of the slab's sequence. Units are numbered
+// by sequence, slab, head and chunk, and the blocks of the grid take runs of units, all of the same
+// number: so the work is spread evenly, however uneven the sequences are. Where the workspace has
+// too little room for the partial results of all rows in all chunks, a unit is a slab with all of
 // its chunks.
 #pragma once
 
@@ -22,14 +22,14 @@ struct ChunkRange {
   __device__ int count() const { return end - first; }
 };
 
-/// A slab, one of its chunks, and what its block has to know of the slab's other chunks.
+/// A slab, one of its chunks, and what the merge needs to know of the slab's other chunks.
 struct DecodeWork {
   PagedSlab slab;
-  ChunkRange chunks{{}, 0, 0, 1};  // of the sequence
+  ChunkRange chunks{{}, 0, 0, 1};  // chunks of the sequence
   int chunk = 0;
-  int blocks = 1;     // that have chunks of these rows
-  int slot = 0;       // numbers the slabs of the step
-  int64_t entry = 0;  // of the sequence's first row in the workspace
+  int blocks = 1;     // number of blocks that have chunks of these rows
+  int slot = 0;       // number of the slab in the step
+  int64_t entry = 0;  // first entry of the sequence in the workspace
 };
 
 /// The sum of the values of this lane and those before.
@@ -44,9 +44,8 @@ __device__ Value sum_to_lane(Value value) {
   return value;
 }
 
-/// The units of one block, one after the other. Called by whole warps, of which each has the whole
-/// state; a lane looks at every 32nd sequence.
-/// kRows: of a slab. kKeys: of a chunk.
+/// Goes through the units of one block. Called by whole warps, of which each has the whole state; a
+/// lane looks at every 32nd sequence. kRows: rows of a slab. kKeys: keys of a chunk.
 template <int kRows, int kKeys>
 class DecodeSchedule {
  public:
@@ -79,12 +78,13 @@ class DecodeSchedule {
   }
 
   __device__ const DecodeWork& work() const { return work_; }
-  /// Whether the unit after this one has the same slab.
+  /// Returns whether the unit after this one has the same slab.
   __device__ bool continues() const {
     return work_.chunk + 1 < work_.chunks.end && (!split_ || left_ > 0);
   }
 
-  /// After the last unit: whether the block with the last chunk of its slab has units after that.
+  /// Returns, after the last unit, whether the block with the last chunk of its slab has units
+  /// after it.
   __device__ bool slab_goes_on() const {
     const int end = number_ + work_.chunks.end - work_.chunk;
     return end < total_ && end % share_ != 0;
@@ -131,7 +131,8 @@ class DecodeSchedule {
     ChunkRange chunks{{}, 0, 0, 1};
 
     Sequence() = default;
-    /// Within the bound of the number of sequences, which is known without a look at memory.
+    /// Loads a sequence within the bound of the number of sequences, which is known without a look
+    /// at memory.
     __device__ Sequence(const PagedKernelParams& params, int first) {
       const int b = first + static_cast<int>(threadIdx.x) % 32;
       if (b >= params.args.queries.num_sequences) return;
@@ -145,7 +146,7 @@ class DecodeSchedule {
     }
   };
 
-  /// That of this lane, from the sequence `first` on. The first 32 were asked for at once with
+  /// Returns this lane's sequence of the 32 from `first` on. The first 32 were loaded together with
   /// their number.
   __device__ Sequence sequences_at(int first) const {
     if (first + static_cast<int>(threadIdx.x) % 32 >= sequences_) return {};
@@ -160,7 +161,7 @@ class DecodeSchedule {
   // Goes to the unit of this number. Without a split, units are counted in slabs.
   __device__ void find(int number) {
     const int heads = params_.args.num_kv_heads;
-    int64_t entries = 0;  // of the sequences before
+    int64_t entries = 0;  // workspace entries of the sequences before
     int before = 0;       // units of the sequences before
     for (int first = 0; first < sequences_; first += 32) {
       const Sequence mine = sequences_at(first);
@@ -194,7 +195,7 @@ class DecodeSchedule {
     }
   }
 
-  // Of the slab whose first chunk is unit `number`.
+  // Counts the blocks of the slab whose first chunk is unit `number`.
   __device__ void count_blocks(int number) {
     work_.blocks = split_ ? (number + work_.chunks.count() - 1) / share_ - number / share_ + 1 : 1;
   }
@@ -205,8 +206,8 @@ class DecodeSchedule {
   bool split_;
   int total_;
   int share_;   // units of a block
-  int left_;    // of this block, after the current one
-  int number_;  // of the current one
+  int left_;    // units of this block after the current one
+  int number_;  // number of the current unit
   bool started_ = false;
   DecodeWork work_;
 };

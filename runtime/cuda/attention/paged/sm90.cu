@@ -2,8 +2,8 @@
 
 #include "cuda/attention/paged/sm90.h"
 #include "cuda/attention/paged/sm90_kernel.cuh"
-#include "cuda/check.h"
-#include "cuda/tensor_map_blocks.h"
+#include "cuda/common/tensor_map_blocks.h"
+#include "cuda/device/check.h"
 
 namespace packhorse::cuda {
 namespace {
@@ -67,8 +67,8 @@ void prepare_attention_pages_sm90() {
 }
 
 void launch_attention_pages_sm90(const AttentionArgs& args, const PagedLaunch& how,
-                                 cudaStream_t stream) {
-  PagesSm90Params params{paged_kernel_params(args, how), {}, {}, {}};
+                                 const KernelStream& stream) {
+  PagesSm90Params params{paged_kernel_params(args, stream.caps), {}, {}, {}};
   params.counters = how.counters;
   const bool rare = args.soft_cap != 0 || args.term.slopes != nullptr;
   dispatch_pages_sm90(args.q.dtype, args.head_dim, rare, [&]<class T, int kDim, bool kRare>() {
@@ -82,7 +82,7 @@ void launch_attention_pages_sm90(const AttentionArgs& args, const PagedLaunch& h
     params.value_map = page_values_map(args);
     const int64_t items = int64_t{params.slots} * args.num_kv_heads;
     launch_kernel(paged_attention_sm90_kernel<T, kDim, kRare>,
-                  dim3(static_cast<unsigned>(std::min(items, int64_t{how.sm_count}))),
+                  dim3(static_cast<unsigned>(std::min(items, int64_t{stream.caps.sm_count}))),
                   Traits::kThreads, Traits::kSharedBytes, stream, params);
   });
 }

@@ -17,6 +17,6 @@ void prepare_attention_pages_sm90();
 /// the counters is zero before and after. Asynchronous; may be captured. Throws
 /// RuntimeError.
 void launch_attention_pages_sm90(const AttentionArgs& args, const PagedLaunch& how,
-                                 cudaStream_t stream);
+                                 const KernelStream& stream);
 
 }  // namespace packhorse::cuda

@@ -9,7 +9,7 @@
 
 namespace packhorse::cuda {
 
-/// Merges what a thread's two rows have found in a tile or chunk, as merge_chunk does. `above` and
+/// Merges the results of a tile or chunk for a thread's two rows, as merge_chunk does. `above` and
 /// `below` are the rows' factors.
 template <int kBlocks>
 __device__ void merge_rows(float (&merged)[kBlocks][4], const float (&part)[kBlocks][4],
@@ -52,10 +52,10 @@ struct PagesSm90Consumer {
   const int warp_row = sm90::uniform(static_cast<int>(threadIdx.x) / 32) * 16;
   const bool leader = threadIdx.x % 32 == 0;
   sm90::Ring<Traits::kQueryStages> query;
-  sm90::Ring<Traits::kStages> stage;  // of keys and of values
+  sm90::Ring<Traits::kStages> stage;  // stages of keys, and of values
   PagedSlab slab;
 
-  /// What the rows have found in the chunk, and in all chunks before it.
+  /// Accumulators of the rows: for the current chunk, and for all chunks before it.
   Accumulator chunk[kBoxes], merged[kBoxes];
   ChunkMerge chunk_above, chunk_below, merged_above, merged_below;
 
@@ -103,8 +103,7 @@ struct PagesSm90Consumer {
                     false);
   }
 
-  /// Does one tile. The first of a chunk is what the chunk has found so far; others are merged with
-  /// that.
+  /// Computes one tile. The first of a chunk begins the chunk's sums; others are merged with them.
   template <bool kFirst>
   __device__ void attend(int tile) {
     Accumulator scores;
@@ -128,7 +127,8 @@ struct PagesSm90Consumer {
     if constexpr (kFirst) {
 #pragma unroll
       for (int box = 0; box < kBoxes; ++box) multiply_values(p, box, chunk[box]);
-      // As ChunkMerge makes of an empty chunk and a tile.
+      // The first tile of a chunk: its state is what ChunkMerge makes of an empty chunk and this
+      // tile.
       chunk_above = {maxima.x, sums.x};
       chunk_below = {maxima.y, sums.y};
 #pragma unroll
@@ -152,7 +152,7 @@ struct PagesSm90Consumer {
     stage.advance();
   }
 
-  /// A row that sees no key of the tile has found nothing in it, whatever the values are.
+  /// Clears the results of rows that see no key of the tile, whatever its values are.
   __device__ void clear_unseen(float2 sums) {
     if (__all_sync(kFullWarp, sums.x != 0 && sums.y != 0)) return;
 #pragma unroll

@@ -76,7 +76,7 @@ __device__ void copy_slab(const PagesSm90Params& params, typename Traits::Shared
   }
 }
 
-/// The producer warp. Which item comes next is read from a counter in global memory that all blocks
+/// Runs the producer warp. The next item is read from a counter in global memory that all blocks
 /// share.
 template <class Traits>
 __device__ void produce_pages(const PagesSm90Params& params, typename Traits::Shared& smem) {

@@ -1,5 +1,5 @@
-// What the Hopper kernel of attention over pages (attention/paged/sm90_kernel.cuh) is made of: its
-// arguments, its sizes, its shared memory, and which slab of rows an item of work is.
+// Parts of the Hopper kernel of attention over pages (attention/paged/sm90_kernel.cuh): its
+// arguments, its sizes, its shared memory, and the mapping from items of work to slabs of rows.
 #pragma once
 
 #include "core/math.h"
@@ -9,8 +9,8 @@
 
 namespace packhorse::cuda {
 
-/// Rows of a block, each consumer warpgroup's 64: as many as registers allow. More rows share what
-/// is read of keys and values.
+/// Rows of a block, 64 for each consumer warpgroup: as many as registers allow. More rows share the
+/// keys and values that are read.
 template <int kDim>
 inline constexpr int kPagesSm90Rows = kDim <= 64 ? 192 : 128;
 
@@ -22,8 +22,8 @@ struct PagesSm90Params : PagedKernelParams {
   CUtensorMap key_map;
   /// The values' pages (page_values_map); a box is 64 columns of a page.
   CUtensorMap value_map;
-  int slab_tokens = 0;  // of a block: slabs begin with whole tokens
-  int slots = 0;        // that hold every slab of one key/value head
+  int slab_tokens = 0;  // tokens of a slab, which one block computes: whole tokens alone
+  int slots = 0;        // slots for every slab of one key/value head
 };
 
 /// kRare: scores may have a cap, or ALiBi's term, whose many instructions other kernels do without.
@@ -37,7 +37,7 @@ struct PagesSm90Traits {
   static constexpr int kKeys = kTileKeys<kDim>;
   static constexpr int kTile = kKeys * kDim;
   static constexpr int kBoxes = kDim / 64;
-  static constexpr int kStages = 4;  // of keys, and of values
+  static constexpr int kStages = 4;  // stages of keys, and as many of values
   static constexpr int kQueryStages = 2;
   static_assert(kKeys == kPageTokens, "a copy brings a tile from one page");
 
@@ -46,12 +46,13 @@ struct PagesSm90Traits {
   static constexpr int kProducerRegisters = kConsumers == 2 ? 24 : 32;
   static constexpr int kConsumerRegisters = kConsumers == 2 ? 240 : 160;
 
-  /// Tiles lie as TMA's exchange of 128 bytes has them: 64 columns after the other (tile_place).
+  /// Tiles in the layout of TMA's 128-byte swizzle: one panel of 64 columns after the other
+  /// (tile_place).
   struct Shared {
     alignas(1024) T queries[kQueryStages][kRows * kDim];  // later the rows of the output
     alignas(1024) T keys[kStages][kTile];
     alignas(1024) T values[kStages][kTile];
-    PagedSlab slabs[kQueryStages];  // of which the queries are; no rows: there is no more work
+    PagedSlab slabs[kQueryStages];  // slabs of the queries; one without rows ends the work
     alignas(8) uint64_t queries_full[kQueryStages], queries_empty[kQueryStages];
     uint64_t keys_full[kStages], keys_empty[kStages];
     uint64_t values_full[kStages], values_empty[kStages];
@@ -68,13 +69,13 @@ struct PagesSm90Traits {
 /// kPageTokens rows whatever `valid` is: so the map begins kPageTokens rows ahead of the pages, and
 /// x reaches its extent at the end of the valid rows.
 struct PageValues {
-  static constexpr int kRowExtent = static_cast<int>(kPageTokens);        // of x
-  static constexpr int kShiftExtent = static_cast<int>(kPageTokens) + 1;  // of y
+  static constexpr int kRowExtent = static_cast<int>(kPageTokens);        // extent of x
+  static constexpr int kShiftExtent = static_cast<int>(kPageTokens) + 1;  // extent of y
   int x, y;
   __device__ explicit PageValues(int valid) : x(kRowExtent - valid), y(valid) {}
 };
 
-/// The tiles of keys [begin, end) that some of the rows first to last of a slab sees.
+/// Tiles of keys [begin, end) that any of the rows first to last of a slab sees.
 struct SlabTiles {
   int begin, end;
   __device__ SlabTiles(const PagedKernelParams& params, const PagedSlab& slab, int first, int last,

@@ -1,5 +1,5 @@
-// What the portable attention kernels share (compute capability 8.0 and later): finding the slab of
-// queries that a block works on, and the scores and the output of one warp's tile.
+// Common parts of the portable attention kernels (compute capability 8.0 and later): the search for
+// the slab of queries that a block works on, and the scores and the output of one warp's tile.
 //
 // A block owns a slab: a tile of neighbouring queries of one head of one sequence. No row's bits
 // depend on its neighbours in the batch, because tiles of keys are counted from the sequence's own
@@ -13,7 +13,7 @@
 #include "cuda/attention/portable/softmax.cuh"
 #include "cuda/attention/relative_bucket.cuh"
 #include "cuda/attention/varlen.cuh"
-#include "cuda/launch.cuh"
+#include "cuda/common/launch.cuh"
 
 namespace packhorse::cuda {
 

@@ -9,8 +9,8 @@
 #include "cuda/attention/bytetransformer/short_kernel.cuh"
 #include "cuda/attention/portable/online_kernel.cuh"
 #include "cuda/attention/portable/sm80.h"
-#include "cuda/check.h"
-#include "cuda/launch.cuh"
+#include "cuda/common/launch.cuh"
+#include "cuda/device/check.h"
 
 namespace packhorse::cuda {
 namespace {
@@ -19,7 +19,7 @@ constexpr int64_t kScoresCap = int64_t{256} << 20;  // bytes of scores in memory
 // The widest head for which registers hold 32 queries per warp.
 constexpr int kTwoGroupsHeadDim = 64;
 constexpr int kTwoGroupsKeys = 512;          // up to this length 64 queries per block are better
-constexpr int kBlocksPerMultiprocessor = 4;  // in the grids of the grouped kernels
+constexpr int kBlocksPerMultiprocessor = 4;  // blocks in the grids of the grouped kernels
 
 /// Calls launch.operator()<T, kDim>() with the smallest kDim that holds head_dim columns.
 template <class Launch>
@@ -61,14 +61,14 @@ dim3 slab_grid(const AttentionArgs& args, int rows) {
 }
 
 template <class T, int kDim, int kTiles>
-void launch_short(const PortableParams& params, cudaStream_t stream) {
+void launch_short(const PortableParams& params, const KernelStream& stream) {
   using Traits = ShortTraits<kDim, kTiles>;
   launch_kernel(short_attention_kernel<T, kDim, kTiles>, slab_grid(params.args, Traits::kRows),
                 Traits::kThreads, Traits::kSharedBytes, stream, params);
 }
 
 template <class T, int kDim, int kGroups>
-void launch_online(const PortableParams& params, cudaStream_t stream) {
+void launch_online(const PortableParams& params, const KernelStream& stream) {
   using Traits = OnlineTraits<kDim, kGroups>;
   launch_kernel(online_attention_kernel<T, kDim, kGroups>, slab_grid(params.args, Traits::kRows),
                 Traits::kThreads, Traits::kSharedBytes, stream, params);
@@ -77,14 +77,14 @@ void launch_online(const PortableParams& params, cudaStream_t stream) {
 // Computes the scores of a few heads at a time, which bounds the memory they take. Which heads go
 // together changes no arithmetic.
 template <class T, int kDim>
-void launch_grouped(const PortableParams& params, const PortableLimits& limits, int sm_count,
-                    cudaStream_t stream) {
+void launch_grouped(const PortableParams& params, const PortableLimits& limits,
+                    const KernelStream& stream) {
   const AttentionArgs& args = params.args;
   const int64_t tokens = args.queries.num_tokens;
   const int64_t row_keys = grouped_row_keys(args.keys.max_seqlen, limits);
   const int64_t head_bytes = grouped_head_bytes(tokens, row_keys);
   const int64_t heads = std::clamp<int64_t>(kScoresCap / head_bytes, 1, args.num_heads);
-  const auto blocks = static_cast<unsigned>(sm_count * kBlocksPerMultiprocessor);
+  const auto blocks = static_cast<unsigned>(stream.caps.sm_count * kBlocksPerMultiprocessor);
   for (int64_t first = 0; first < args.num_heads; first += heads) {
     const int64_t count = std::min(heads, args.num_heads - first);
     auto* scores = static_cast<unsigned char*>(args.workspace);
@@ -134,7 +134,7 @@ size_t attention_sm80_workspace(int64_t num_tokens_q, int64_t max_seqlen_k, int6
   return static_cast<size_t>(std::min(head * num_heads, std::max(head, kScoresCap)));
 }
 
-void launch_attention_sm80(const AttentionArgs& args, int sm_count, cudaStream_t stream,
+void launch_attention_sm80(const AttentionArgs& args, const KernelStream& stream,
                            const PortableLimits& limits) {
   const int64_t tokens = args.queries.num_tokens;
   const int64_t longest = args.keys.max_seqlen;
@@ -159,7 +159,7 @@ void launch_attention_sm80(const AttentionArgs& args, int sm_count, cudaStream_t
       }
       if (uses_grouped(longest, args.head_dim, limits)) {
         portable.lengths = {covered + 1, limits.grouped_keys};
-        launch_grouped<T, kDim>(portable, limits, sm_count, stream);
+        launch_grouped<T, kDim>(portable, limits, stream);
         covered = limits.grouped_keys;
       }
     }

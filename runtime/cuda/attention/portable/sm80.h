@@ -21,7 +21,7 @@ size_t attention_sm80_workspace(int64_t num_tokens_q, int64_t max_seqlen_k, int6
 /// Launches the kernels. head_dim must be a multiple of 8 up to 256, row strides multiples of 8
 /// elements, and pointers aligned to 16 bytes. The launch allocates nothing, is asynchronous on
 /// `stream` and may be captured into a graph. Throws RuntimeError.
-void launch_attention_sm80(const AttentionArgs& args, int sm_count, cudaStream_t stream,
+void launch_attention_sm80(const AttentionArgs& args, const KernelStream& stream,
                            const PortableLimits& limits = {});
 
 }  // namespace packhorse::cuda

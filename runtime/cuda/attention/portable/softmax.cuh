@@ -6,7 +6,7 @@
 
 #include <cmath>
 
-#include "cuda/attention/mma_sm80.cuh"
+#include "cuda/common/mma_sm80.cuh"
 
 namespace packhorse::cuda {
 

@@ -19,16 +19,17 @@
 // registers: slots (2 c, 2 c + 1) and (2 c + 8, 2 c + 9) are the keys of these numbers.
 #pragma once
 
+#include "cuda/attention/limits.h"
 #include "cuda/attention/portable/scores.cuh"
-#include "cuda/float8.cuh"
+#include "cuda/common/float8.cuh"
 
 namespace packhorse::cuda {
 
-/// What the warp kernels know at compile time. Heads have up to kDim columns: 32, 64 or 128.
-/// The additive term takes registers.
+/// Compile-time sizes of the warp kernels. Heads have up to kDim columns: 32, 64 or 128. The
+/// additive term takes registers, so with it fewer blocks share an SM.
 template <int kDim, bool kTerm>
 struct WarpTraits {
-  static constexpr int kWarps = 4;  // of a block; they have nothing to do with each other
+  static constexpr int kWarps = 4;  // warps of a block, which work independently
   static constexpr int kThreads = 32 * kWarps;
   static constexpr int kBlocksPerSm = (kDim <= 32 ? 5 : kDim == 64 ? 4 : 3) - (kTerm ? 1 : 0);
   static constexpr int kPanel = kDim < 64 ? kDim : 64;
@@ -59,7 +60,7 @@ __device__ void load_words(uint32_t (&to)[kWords], const void* from, bool inside
 template <class T, int kDim, bool kTerm, bool kFloat8>
 struct WarpAttention {
   using Traits = WarpTraits<kDim, kTerm>;
-  static constexpr int kGroups = kDim / 32;  // of 32 columns of Q and K
+  static constexpr int kGroups = kDim / 32;  // groups of 32 columns of Q and K
   static constexpr int kBlocks = Traits::kKeyBlocks;
   static constexpr int kSpan = Traits::kSpan;
 
@@ -74,10 +75,10 @@ struct WarpAttention {
   /// The registers of the 16 queries from row `first` on, of all keys, and of the values of one
   /// panel. Rows past the sequence and columns past the head are zeros.
   struct Operands {
-    uint32_t q[2][kGroups][4];        // of rows g and g + 8
-    uint32_t k[kBlocks][kGroups][4];  // of key 8 n + g of each block n
-    uint32_t v[kBlocks / 2][4]
-              [Traits::kWords];  // of keys 2 c, 2 c + 1, 2 c + 8, 2 c + 9 of each 16
+    uint32_t q[2][kGroups][4];        // rows g and g + 8
+    uint32_t k[kBlocks][kGroups][4];  // key 8 n + g of each block n
+    /// Keys 2 c, 2 c + 1, 2 c + 8 and 2 c + 9 of each 16.
+    uint32_t v[kBlocks / 2][4][Traits::kWords];
   };
 
   __device__ void load_queries(Operands& to, int first) const {

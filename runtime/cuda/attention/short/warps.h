@@ -23,6 +23,6 @@ inline HopperKernels hopper_kernels(const AttentionArgs& args) {
 /// Computes the sequences for which computed_by_warps is true, and leaves the rows of all others
 /// alone. The launch allocates nothing, needs no workspace, is asynchronous on `stream` and may be
 /// captured into a graph; num_sequences may then be any bound. Throws RuntimeError.
-void launch_attention_warps(const AttentionArgs& args, int sm_count, cudaStream_t stream);
+void launch_attention_warps(const AttentionArgs& args, const KernelStream& stream);
 
 }  // namespace packhorse::cuda

@@ -8,7 +8,7 @@
 
 #include "cuda/attention/sm90/softmax.cuh"
 #include "cuda/attention/sm90/traits.cuh"
-#include "cuda/float8.cuh"
+#include "cuda/common/float8.cuh"
 
 namespace packhorse::cuda::sm90 {
 
@@ -309,7 +309,7 @@ struct Consumer {
     for (int r = 0; r < 2; ++r) {
       CUTE_UNROLL
       for (int g = 0; g < kHeadTile / 8; ++g) {
-        constexpr int kChunks = Traits::kBoxColumns / 8;  // of 16 bytes, swizzled as TMA expects it
+        constexpr int kChunks = Traits::kBoxColumns / 8;  // 16-byte chunks, as TMA swizzles
         const int swizzled = (g % kChunks) ^ (kChunks == 8 ? part.row % 8 : part.row / 2 % 4);
         const int offset = (g / kChunks * 64 + part.row + 8 * r) * Traits::kBoxColumns +
                            swizzled * 8 + part.column;
@@ -334,7 +334,7 @@ struct Consumer {
   /// The rest of `store` with rows in e4m3.
   template <class Out>
   __device__ void store_float8(const Out& out, const float (&inverse)[2]) {
-    constexpr int kBytes = Traits::kFloat8Columns;  // of a row of a box
+    constexpr int kBytes = Traits::kFloat8Columns;  // bytes of a row of a box
     auto* buffer = reinterpret_cast<unsigned char*>(smem.q[q.index][group]);
     const ThreadPart part;
     CUTE_UNROLL

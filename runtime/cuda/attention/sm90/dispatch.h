@@ -35,7 +35,7 @@ struct AttentionPlanTraits<E, d, AttentionPlan::kTerm, o>
 /// side.
 template <class Element, int head_tile, bool float8_out>
 bool launch_attention_plan(AttentionPlan plan, const AttentionArgs& args,
-                           const AttentionLaunch& how, cudaStream_t stream) {
+                           const AttentionLaunch& how, const KernelStream& stream) {
   const auto launch = [&](auto traits) {
     launch_attention_kernel<decltype(traits)>(args, how, stream);
     return true;
@@ -70,8 +70,8 @@ bool launch_attention_plan(AttentionPlan plan, const AttentionArgs& args,
 #define PACKHORSE_INSTANTIATE_ATTENTION(head_tile, float8_out)                                  \
   template bool packhorse::cuda::launch_attention_plan<cutlass::half_t, head_tile, float8_out>( \
       packhorse::cuda::AttentionPlan, const packhorse::AttentionArgs&,                          \
-      const packhorse::cuda::AttentionLaunch&, cudaStream_t);                                   \
+      const packhorse::cuda::AttentionLaunch&, const KernelStream&);                            \
   template bool                                                                                 \
   packhorse::cuda::launch_attention_plan<cutlass::bfloat16_t, head_tile, float8_out>(           \
       packhorse::cuda::AttentionPlan, const packhorse::AttentionArgs&,                          \
-      const packhorse::cuda::AttentionLaunch&, cudaStream_t)
+      const packhorse::cuda::AttentionLaunch&, const KernelStream&)

@@ -24,7 +24,7 @@
 #include "core/math.h"
 #include "cuda/attention/sm90/consumer.cuh"
 #include "cuda/attention/sm90/traits.cuh"
-#include "cuda/launch.cuh"
+#include "cuda/common/launch.cuh"
 
 namespace packhorse::cuda {
 

@@ -9,9 +9,9 @@
 #include "core/format.h"
 #include "cuda/attention/attention.h"
 #include "cuda/attention/sm90/kernel.cuh"
-#include "cuda/check.h"
-#include "cuda/launch.cuh"
-#include "cuda/tensor_map.h"
+#include "cuda/common/launch.cuh"
+#include "cuda/common/tensor_map.h"
+#include "cuda/device/check.h"
 #include "packhorse/error.h"
 
 namespace packhorse::cuda {
@@ -45,19 +45,11 @@ inline CUtensorMap ragged_tensor_map(const void* data, DType dtype, int64_t row_
   return map;
 }
 
-/// Settings of a launch besides its arguments.
-struct AttentionLaunch {
-  int32_t* next_tile = nullptr;  // as launch_attention_sm90 has it
-  int sm_count = 0;
-  /// Sequences of up to so many queries and keys are left alone.
-  int32_t short_tokens = 0;
-};
-
 /// Fills the kernel's arguments and launches it on as many blocks as run at once, or as there are
 /// tiles.
 template <class Traits>
 void launch_attention_kernel(const AttentionArgs& p, const AttentionLaunch& launch,
-                             cudaStream_t stream) {
+                             const KernelStream& stream) {
   const auto map = [&](const TensorView& view, int heads, int rows) {
     return ragged_tensor_map(view.data, view.dtype, view.row_stride, heads, p.head_dim, rows,
                              Traits::kBoxColumns);
@@ -94,7 +86,8 @@ void launch_attention_kernel(const AttentionArgs& p, const AttentionLaunch& laun
 
   const int64_t tiles =
       (p.queries.num_tokens / Traits::kTileRows + p.queries.num_sequences) * p.num_heads;
-  const int64_t blocks = std::min<int64_t>(tiles, int64_t{launch.sm_count} * Traits::kBlocksPerSm);
+  const int64_t blocks =
+      std::min<int64_t>(tiles, int64_t{stream.caps.sm_count} * Traits::kBlocksPerSm);
   if (blocks == 0) return;
   auto* kernel = attention_sm90_kernel<Traits>;
   CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,

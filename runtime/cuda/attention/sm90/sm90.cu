@@ -12,13 +12,13 @@ namespace packhorse::cuda {
 
 template <class Element, int head_tile, bool float8_out>  // defined in attention/sm90/dispatch.h
 bool launch_attention_plan(AttentionPlan plan, const AttentionArgs& args,
-                           const AttentionLaunch& how, cudaStream_t stream);
+                           const AttentionLaunch& how, const KernelStream& stream);
 
 namespace {
 
 template <class Element>
 bool launch_attention_config(const AttentionConfig& config, const AttentionArgs& args,
-                             const AttentionLaunch& how, cudaStream_t stream) {
+                             const AttentionLaunch& how, const KernelStream& stream) {
   if (args.out.dtype == DType::kFloat8) {
     switch (config.head_tile) {
 #ifndef PACKHORSE_CUDA_REDUCED
@@ -62,8 +62,7 @@ bool attention_sm90_supported(const AttentionArgs& p) {
           (p.term.num_buckets <= 256 && p.term.max_distance <= kAttentionMaxTermDistance));
 }
 
-void launch_attention_sm90(const AttentionArgs& p, int32_t* next_tile, int sm_count,
-                           cudaStream_t stream) {
+void launch_attention_sm90(const AttentionArgs& p, int32_t* next_tile, const KernelStream& stream) {
   if (p.queries.num_tokens == 0) return;
   if (!attention_sm90_supported(p)) {
     throw RuntimeError(
@@ -74,16 +73,15 @@ void launch_attention_sm90(const AttentionArgs& p, int32_t* next_tile, int sm_co
                ", ", p.term.num_buckets, " buckets, distance ", p.term.max_distance));
   }
   const HopperKernels kernels = hopper_kernels(p);
-  if (kernels.warps) launch_attention_warps(p, sm_count, stream);
+  if (kernels.warps) launch_attention_warps(p, stream);
   if (!kernels.tiles) return;
   const AttentionLaunch how = {.next_tile = next_tile,
-                               .sm_count = sm_count,
                                .short_tokens = attention_warps_take(p) ? kWarpTokens : 0};
   const bool narrow = is_narrow_window(attention_head_tile(p.head_dim), p.mask.window_left,
                                        p.mask.causal ? 0 : p.mask.window_right);
   const AttentionConfig config =
       select_attention(p.head_dim, p.num_heads, p.queries.num_tokens, p.keys.max_seqlen,
-                       p.term.kind != ScoreTermKind::kNone, sm_count, narrow);
+                       p.term.kind != ScoreTermKind::kNone, stream.caps.sm_count, narrow);
   const bool launched = p.q.dtype == DType::kFloat16
                             ? launch_attention_config<cutlass::half_t>(config, p, how, stream)
                             : launch_attention_config<cutlass::bfloat16_t>(config, p, how, stream);

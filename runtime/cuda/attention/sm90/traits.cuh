@@ -1,5 +1,5 @@
-// What a Hopper attention kernel (attention/sm90/kernel.cuh) is made of: its arguments, its sizes
-// and layouts, its shared memory, and the barriers between producer and consumers.
+// Parts of a Hopper attention kernel (attention/sm90/kernel.cuh): its arguments, its sizes and
+// layouts, its shared memory, and the barriers between producer and consumers.
 #pragma once
 
 #include <cute/atom/mma_traits_sm90_gmma.hpp>
@@ -7,7 +7,7 @@
 
 #include "cuda/attention/config.h"
 #include "cuda/attention/varlen.cuh"
-#include "cuda/pipeline_sm90.cuh"
+#include "cuda/common/pipeline_sm90.cuh"
 #include "ops/args/attention.h"
 
 namespace packhorse::cuda {
@@ -28,7 +28,7 @@ struct AttentionArgsSm90 {
   int32_t q_heads_per_kv_head;
   float scale;
   bool descending;   // a sequence's last rows first: with a causal mask they cost the most
-  float out_factor;  // of results in e4m3
+  float out_factor;  // factor of results in e4m3
 };
 
 /// The choices that make up one kernel. kKvTile sets the order in which the sums of a row are
@@ -62,7 +62,7 @@ struct AttentionTraits {
   // One TMA box has kBoxColumns columns, as wide as the swizzle spans, and all rows of a tile.
   static constexpr int kBoxColumns = head_tile % 64 == 0 ? 64 : 32;
   static constexpr int kBoxes = head_tile / kBoxColumns;
-  // Likewise of results in e4m3.
+  // Columns of a box of results in e4m3, as wide as the swizzle spans.
   static constexpr int kFloat8Columns = head_tile % 128 == 0 ? 128 : head_tile % 64 == 0 ? 64 : 32;
   using Major = cute::SM90::GMMA::Major;
   using KAtom =

@@ -1,9 +1,9 @@
-// What Hopper GEMMs of e4m3 matrices do to a tile in front of, and instead of, what those of 16
-// bits do (gemm/sm90/epilogue.cuh, which says how a piece lies in the lanes): the sums get the
-// scales of their rows and columns, and results may be rounded to e4m3.
+// Epilogue of Hopper GEMMs with e4m3 operands: the sums get the scales of their rows and columns
+// before bias and activation, and results may be rounded to e4m3. The rest is the epilogue of
+// 16-bit GEMMs (gemm/sm90/epilogue.cuh, which says how a piece lies in the lanes).
 #pragma once
 
-#include "cuda/float8.cuh"
+#include "cuda/common/float8.cuh"
 #include "cuda/gemm/sm90/epilogue.cuh"
 
 namespace packhorse::cuda::sm90_gemm {
@@ -13,10 +13,10 @@ namespace packhorse::cuda::sm90_gemm {
 /// the object is empty, and its functions do nothing.
 template <class Traits>
 struct TileScales {
-  static constexpr int kStripeColumns = Traits::kFolds * Traits::kStripe;  // of the product
+  static constexpr int kStripeColumns = Traits::kFolds * Traits::kStripe;  // columns of the product
   static constexpr int kChunk = kStripeColumns < 32 ? kStripeColumns : 32;
   static constexpr int kChunks = kStripeColumns / kChunk;
-  static constexpr int kPieces = kChunk / 16 / Traits::kFolds;  // of the result, in a chunk
+  static constexpr int kPieces = kChunk / 16 / Traits::kFolds;  // pieces of the result in a chunk
 
   float row[Traits::kFloat8 ? Traits::kBlocks : 1][2];
   float2 scale[Traits::kFloat8 ? kChunk / 8 : 1];

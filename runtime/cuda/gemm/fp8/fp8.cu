@@ -8,12 +8,13 @@
 namespace packhorse::cuda {
 
 template <class Out, GemmEpilogue epilogue>  // defined in gemm/fp8/tiles.h
-void launch_gemm_float8_tile(const GemmParams& p, const GemmConfig& config, cudaStream_t stream);
+void launch_gemm_float8_tile(const GemmParams& p, const GemmConfig& config,
+                             const KernelStream& stream);
 
 namespace {
 
 template <class Out>
-void launch_halves(const GemmParams& p, const GemmConfig& config, cudaStream_t stream) {
+void launch_halves(const GemmParams& p, const GemmConfig& config, const KernelStream& stream) {
   if (p.gated || p.activation != Activation::kNone) {
     throw InvalidArgument("float8 GEMM: with an activation the result is float8, too");
   }
@@ -26,7 +27,7 @@ void launch_halves(const GemmParams& p, const GemmConfig& config, cudaStream_t s
 
 }  // namespace
 
-void launch_gemm_float8(const GemmParams& p, const GemmConfig& config, cudaStream_t stream) {
+void launch_gemm_float8(const GemmParams& p, const GemmConfig& config, const KernelStream& stream) {
   if (p.rows == 0) return;
   if (p.float8.out_factor != 0) {
     if (p.residual != nullptr || p.rotation.positions != nullptr) {
@@ -40,7 +41,7 @@ void launch_gemm_float8(const GemmParams& p, const GemmConfig& config, cudaStrea
                              : launch_halves<cutlass::bfloat16_t>(p, config, stream);
 }
 
-void launch_gemm_float8(const GemmParams& params, cudaStream_t stream) {
+void launch_gemm_float8(const GemmParams& params, const KernelStream& stream) {
   GemmShape shape = shape_of(params);
   if (params.gated) shape.least_columns = 64;
   const bool float8_out = params.float8.out_factor != 0;

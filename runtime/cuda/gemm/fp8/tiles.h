@@ -9,7 +9,8 @@ namespace packhorse::cuda {
 /// Rows of the weight that a tile spans are at least 32 where the result is e4m3, and 64 where it
 /// is gated: stored boxes have rows of 32 bytes or more.
 template <class Out, GemmEpilogue epilogue>
-void launch_gemm_float8_tile(const GemmParams& p, const GemmConfig& config, cudaStream_t stream) {
+void launch_gemm_float8_tile(const GemmParams& p, const GemmConfig& config,
+                             const KernelStream& stream) {
   [[maybe_unused]] constexpr int kLeast = sizeof(Out) == 2                   ? 16
                                           : epilogue == GemmEpilogue::kGated ? 64
                                                                              : 32;
@@ -46,4 +47,4 @@ void launch_gemm_float8_tile(const GemmParams& p, const GemmConfig& config, cuda
 #define PACKHORSE_INSTANTIATE_GEMM_FLOAT8(out, epilogue)                                  \
   template void                                                                           \
   packhorse::cuda::launch_gemm_float8_tile<out, packhorse::cuda::GemmEpilogue::epilogue>( \
-      const packhorse::cuda::GemmParams&, const packhorse::cuda::GemmConfig&, cudaStream_t)
+      const packhorse::cuda::GemmParams&, const packhorse::cuda::GemmConfig&, const KernelStream&)

@@ -6,29 +6,27 @@ namespace packhorse::cuda {
 namespace {
 
 template <class Element, bool has_residual>
-void launch_tile(const LinearArgs& args, const RowBytes& rows, int sm_count, cudaStream_t stream) {
-  switch (select_gemm_sm80(args.x.rows(), args.weight.out_features, sm_count)) {
+void launch_tile(const LinearArgs& args, const RowBytes& rows, const KernelStream& stream) {
+  switch (select_gemm_sm80(args.x.rows(), args.weight.out_features, stream.caps.sm_count)) {
     case GemmTileSm80::k64x64:
-      return GemmInt8<Element, 64, 64, has_residual>::launch(args, rows, sm_count, stream);
+      return GemmInt8<Element, 64, 64, has_residual>::launch(args, rows, stream);
     case GemmTileSm80::k128x128:
-      return GemmInt8<Element, 128, 128, has_residual>::launch(args, rows, sm_count, stream);
+      return GemmInt8<Element, 128, 128, has_residual>::launch(args, rows, stream);
   }
 }
 
 template <class Element>
-void launch_dtype(const LinearArgs& args, const RowBytes& rows, int sm_count, cudaStream_t stream) {
-  args.residual ? launch_tile<Element, true>(args, rows, sm_count, stream)
-                : launch_tile<Element, false>(args, rows, sm_count, stream);
+void launch_dtype(const LinearArgs& args, const RowBytes& rows, const KernelStream& stream) {
+  args.residual ? launch_tile<Element, true>(args, rows, stream)
+                : launch_tile<Element, false>(args, rows, stream);
 }
 
 }  // namespace
 
-void launch_gemm_int8(const LinearArgs& args, const RowBytes& rows, int sm_count,
-                      cudaStream_t stream) {
+void launch_gemm_int8(const LinearArgs& args, const RowBytes& rows, const KernelStream& stream) {
   if (args.x.rows() == 0) return;
-  args.out.dtype == DType::kFloat16
-      ? launch_dtype<cutlass::half_t>(args, rows, sm_count, stream)
-      : launch_dtype<cutlass::bfloat16_t>(args, rows, sm_count, stream);
+  args.out.dtype == DType::kFloat16 ? launch_dtype<cutlass::half_t>(args, rows, stream)
+                                    : launch_dtype<cutlass::bfloat16_t>(args, rows, stream);
 }
 
 }  // namespace packhorse::cuda

@@ -1,13 +1,13 @@
 // Dense layers of int8 weights and inputs in bytes on CUDA, for compute capability 8.0 and later.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <cstddef>
 #include <cstdint>
 
-#include "cuda/rowwise/quantize_rows.h"
+#include "cuda/common/int8_rows.h"
+#include "cuda/device/stream.h"
 #include "ops/args/dense.h"
+#include "packhorse/types.h"
 
 #if defined(__CUDACC__)
 #define PACKHORSE_INT8_FUNCTION __host__ __device__ __forceinline__
@@ -17,9 +17,9 @@
 
 namespace packhorse::cuda {
 
-/// Where the parts of a packed weight begin, in bytes: the integers [out_features,
-/// padded_int8(in_features)], whose padding is zeros; the scales of the rows; and what an offset of
-/// the input is multiplied by, scale * sum of the row's integers.
+/// Layout of a packed weight, offsets in bytes: the integers [out_features,
+/// padded_int8(in_features)], whose padding is zeros; the scales of the rows; and the factors of an
+/// input's offset, scale * sum of the row's integers.
 struct Int8Layout {
   constexpr Int8Layout(int64_t in_features, int64_t out_features)
       : columns(padded_int8(in_features)),
@@ -50,7 +50,6 @@ PACKHORSE_INT8_FUNCTION float dequantized(int32_t sum, float row_scale, float ro
 /// out_features and the strides of residual and out are multiples of 8 elements, and pointers are
 /// aligned to 16 bytes. Rows of `out` beyond *row_count may be overwritten. The norm is left out.
 /// Asynchronous on `stream`, allocates nothing, may be captured into a graph. Throws RuntimeError.
-void launch_gemm_int8(const LinearArgs& args, const RowBytes& rows, int sm_count,
-                      cudaStream_t stream);
+void launch_gemm_int8(const LinearArgs& args, const RowBytes& rows, const KernelStream& stream);
 
 }  // namespace packhorse::cuda

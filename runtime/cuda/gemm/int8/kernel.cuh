@@ -80,8 +80,7 @@ struct GemmInt8 {
       cutlass::gemm::threadblock::GemmIdentityThreadblockSwizzle<8>, kStages,
       cutlass::arch::OpMultiplyAddSaturate>::GemmKernel;
 
-  static void launch(const LinearArgs& args, const RowBytes& rows, int sm_count,
-                     cudaStream_t stream) {
+  static void launch(const LinearArgs& args, const RowBytes& rows, const KernelStream& stream) {
     const auto n = static_cast<int>(args.weight.out_features);
     const auto k = static_cast<int>(padded_int8(args.weight.in_features));
     const Int8Layout layout(k, n);
@@ -112,7 +111,7 @@ struct GemmInt8 {
     const typename Kernel::Arguments arguments(
         cutlass::gemm::GemmUniversalMode::kGemm, {static_cast<int>(args.x.rows()), n, k}, 1, fusion,
         rows.values, args.weight.data, nullptr, nullptr, 0, 0, 0, 0, k, k, 0, 0);
-    const typename Kernel::Params kernel_params(arguments, sm_count, 1);
+    const typename Kernel::Params kernel_params(arguments, stream.caps.sm_count, 1);
     const dim3 grid =
         typename Kernel::ThreadblockSwizzle().get_grid_shape(kernel_params.grid_tiled_shape);
     auto* function = &gemm_sm80_kernel<Kernel>;

@@ -9,19 +9,20 @@
 // give the same bits by either instruction and with operands exchanged
 // (tests/gpu/test_gpu_gemm_skinny.py). With few rows that chain of sums is what takes time beside
 // the weight: mma.sync takes 24 cycles for a link of it. wgmma takes 18, but for so small products
-// the descriptors of its operands make them 40. Where a sum has several parts (split_k.h), a warp
-// of its own forms each of them, and that of the first part adds the others.
+// the descriptors of its operands make them 40. Where a sum has several parts (gemm/split_k.h), a
+// warp of its own forms each of them, and that of the first part adds the others.
 #pragma once
 
-#include "cuda/attention/mma_sm80.cuh"
-#include "cuda/gemm/epilogue.cuh"
+#include "cuda/common/epilogue.cuh"
+#include "cuda/common/mma_sm80.cuh"
+#include "cuda/common/reduce.cuh"
+#include "cuda/common/rotation.cuh"
+#include "cuda/common/vector.cuh"
 #include "cuda/gemm/skinny/stages.cuh"
-#include "cuda/rowwise/rotation.cuh"
-#include "cuda/rowwise/row.cuh"
 
 namespace packhorse::cuda {
 
-/// What the consumers of a block do with the stages.
+/// Consumers of a block: they multiply the stages that the producers bring, and finish the sums.
 template <class T, int kBoxes, int kRowBlocks, bool kGated>
 struct GemmSkinny : GemmSkinnyStages<kBoxes, kRowBlocks, kGated> {
   using Stages = GemmSkinnyStages<kBoxes, kRowBlocks, kGated>;
@@ -35,9 +36,9 @@ struct GemmSkinny : GemmSkinnyStages<kBoxes, kRowBlocks, kGated> {
   using Stages::tiles;
   using Stages::weight_box;
 
-  /// A lane's part of a tile: features lane / 4 and lane / 4 + 8 of its warp's sixteen, and of
-  /// every eight rows those of lane % 4 * 2 and the next. With a gate the second feature is what
-  /// the first one gates.
+  /// A lane's part of a tile: features lane / 4 and lane / 4 + 8 of its warp's sixteen, and rows
+  /// lane % 4 * 2 and the next of every eight. With a gate the second feature is the one that the
+  /// first one gates.
   struct Place {
     int feature[2];  // columns of the output
     bool exists[2];
@@ -51,7 +52,7 @@ struct GemmSkinny : GemmSkinnyStages<kBoxes, kRowBlocks, kGated> {
     Place place;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      int row = first + lane / 4 + h * 8;  // of the weight
+      int row = first + lane / 4 + h * 8;  // row of the weight
       const bool in_tile = row < args.tile.features;
       if constexpr (kGated) {
         // Boxes bring eight rows of the gate, the eight that they gate, and so on.
@@ -72,13 +73,13 @@ struct GemmSkinny : GemmSkinnyStages<kBoxes, kRowBlocks, kGated> {
     return place;
   }
 
-  /// The rows of this lane's part: kRows of them, two of each block.
+  /// Rows of this lane's part, two of each block.
   static constexpr int kRows = 2 * kRowBlocks;
   __device__ static int row_of(int i) {
     return i / 2 * kSkinnyRows + static_cast<int>(threadIdx.x) % 4 * 2 + i % 2;
   }
 
-  /// The residual of this lane's part, asked for before the products.
+  /// The residual of this lane's part, loaded before the products.
   using Residual = T[2][kRows];
   __device__ void load_residual(Residual& residual, const Place& place, int count) const {
     if (args.residual == nullptr) return;
@@ -147,7 +148,7 @@ struct GemmSkinny : GemmSkinnyStages<kBoxes, kRowBlocks, kGated> {
           const float position = row < count ? args.rotation.positions[row] : 0.0f;
 #pragma unroll
           for (int h = 0; h < 2; ++h) {
-            // The other column of the pair is four lanes away.
+            // Exchanges with the lane that has the other column of the pair, four lanes away.
             float mine = value[h];
             float other = __shfl_xor_sync(kFullWarp, mine, 4);
             const float2 angle = cos_sin(position, place.frequency[h]);
@@ -176,10 +177,10 @@ struct GemmSkinny : GemmSkinnyStages<kBoxes, kRowBlocks, kGated> {
     Fragment rows[2][kRowBlocks];
   };
 
-  /// Where this lane's operands lie in a box; ldmatrix takes a row of 16 bytes from each lane.
+  /// Offsets of this lane's operands in a box; ldmatrix takes a row of 16 bytes from each lane.
   struct Offsets {
     uint32_t weight[4];
-    uint32_t rows[2];  // of the first block
+    uint32_t rows[2];  // rows of the first block of kSkinnyRows
     __device__ explicit Offsets(int warp) {
       const int lane = static_cast<int>(threadIdx.x) % 32;
       const int feature = warp * 16 + lane % 16;
@@ -238,16 +239,15 @@ struct GemmSkinny : GemmSkinnyStages<kBoxes, kRowBlocks, kGated> {
     }
   }
 
-  /// Where the boxes of a part lie: those of the weight, and those of the rows.
+  /// Addresses of a part's boxes: those of the weight, and those of the rows.
   struct PartBoxes {
     uint32_t weight, rows;
     __device__ PartBoxes operator+(uint32_t bytes) const { return {weight + bytes, rows + bytes}; }
   };
 
-  /// The products of a stage, whose first box's operands are in operands[0]. Operands of a box are
+  /// Multiplies a stage, whose first box's operands are in operands[0]. Operands of a box are
   /// loaded while those of the box before are multiplied, and so are those of the first box of the
-  /// next stage: before(), which waits for it, comes ahead of that. At the end they are in
-  /// operands[0].
+  /// next stage, after before(), which waits for that stage. At the end they are in operands[0].
   template <class Before>
   __device__ static void multiply_stage(Sums& acc, Operands (&operands)[2], const PartBoxes& stage,
                                         const PartBoxes& next, uint32_t box_bytes,
@@ -269,7 +269,7 @@ struct GemmSkinny : GemmSkinnyStages<kBoxes, kRowBlocks, kGated> {
     if (kBoxes % 2 != 0) operands[0] = operands[1];
   }
 
-  /// A warp has 16 features of every tile, and a part of their sums.
+  /// Computes 16 features of every tile, and a part of their sums, by one warp.
   __device__ void consume(int consumer) const {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const int part = consumer / args.tile.warps();
@@ -322,8 +322,8 @@ struct GemmSkinny : GemmSkinnyStages<kBoxes, kRowBlocks, kGated> {
   }
 };
 
-/// A warp for each part of the sums of 16 features of a tile, one that brings the weight, and one
-/// that brings the rows.
+/// The kernel. Its warps: one for each part of the sums of 16 features of a tile, one that brings
+/// the weight, and one that brings the rows.
 template <class T, int kBoxes, int kRowBlocks, bool kGated>
 __global__ void __launch_bounds__(384)
     gemm_skinny_kernel(const __grid_constant__ GemmSkinnyArgs args) {

@@ -1,17 +1,17 @@
 // The host side of the product of few rows: its tensor maps, its tile and its launch.
 #pragma once
 
-#include "cuda/check.h"
+#include "cuda/common/tensor_map.h"
+#include "cuda/common/tensor_map_blocks.h"
+#include "cuda/device/check.h"
 #include "cuda/gemm/skinny/kernel.cuh"
-#include "cuda/tensor_map.h"
-#include "cuda/tensor_map_blocks.h"
 
 namespace packhorse::cuda {
 
-/// A map of a weight whose rows alternate between kGateBlock of a gate and kGateBlock that it
-/// gates. A box has, for each kGateBlock columns of the output, eight rows of the gate, the eight
-/// that these gate, and the other eight of both: so both operands of a gate are in the registers of
-/// one lane.
+/// Returns a map of a weight whose rows alternate between kGateBlock of a gate and kGateBlock that
+/// it gates. A box has, for each kGateBlock columns of the output, eight rows of the gate, the
+/// eight that these gate, and the other eight of both: so both operands of a gate are in the
+/// registers of one lane.
 inline CUtensorMap gated_tensor_map(const GemmParams& p, int features) {
   const auto k = static_cast<cuuint64_t>(p.k);
   const cuuint64_t row = k * 2;
@@ -23,10 +23,10 @@ inline CUtensorMap gated_tensor_map(const GemmParams& p, int features) {
 
 template <class T, int kBoxes, int kRowBlocks, bool kGated>
 void launch_gemm_skinny_kernel(const GemmParams& p, const GemmSkinnyTile& tile,
-                               cudaStream_t stream) {
+                               const KernelStream& stream) {
   GemmSkinnyArgs args{};
   args.tile = tile;
-  // Boxes of all parts by one copy.
+  // Maps whose boxes have all parts, for one copy.
   const auto at_once = [&](const void* data, int32_t rows, int64_t stride, int32_t box_rows) {
     return split_k_tensor_map(data, p.dtype, rows, p.k, stride, tile.parts,
                               {box_rows, tile.boxes, tile.parts});
@@ -49,7 +49,7 @@ void launch_gemm_skinny_kernel(const GemmParams& p, const GemmSkinnyTile& tile,
   args.activation = p.activation;
   args.rotation = p.rotation;
   auto* kernel = gemm_skinny_kernel<T, kBoxes, kRowBlocks, kGated>;
-  allow_most_shared_memory(kernel);
+  allow_most_shared_memory(kernel, stream.caps);
   const auto threads = static_cast<unsigned>(tile.warps() * tile.parts + 2) * 32;
   launch_kernel(kernel, dim3(static_cast<unsigned>(args.tile.blocks)), threads,
                 static_cast<size_t>(args.tile.shared_bytes), stream, args);
@@ -57,7 +57,7 @@ void launch_gemm_skinny_kernel(const GemmParams& p, const GemmSkinnyTile& tile,
 
 /// The closed list of kernels of one dtype.
 template <class T>
-void launch_gemm_skinny_dtype(const GemmParams& p, cudaStream_t stream) {
+void launch_gemm_skinny_dtype(const GemmParams& p, const KernelStream& stream) {
   const auto launch = [&]<bool kGated>() {
     const GemmSkinnyTile tile = skinny_tile(p.rows, p.n, p.k, p.parts, kGated, p.sm_count);
     const auto boxes = [&]<int kRowBlocks>() {

@@ -3,7 +3,7 @@
 
 namespace packhorse::cuda {
 
-void launch_gemm_skinny(const GemmParams& params, cudaStream_t stream) {
+void launch_gemm_skinny(const GemmParams& params, const KernelStream& stream) {
   if (params.rows == 0) return;
   dispatch_dtype(params.dtype, [&]<class T>() { launch_gemm_skinny_dtype<T>(params, stream); });
 }

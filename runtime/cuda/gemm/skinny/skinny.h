@@ -11,10 +11,9 @@
 
 namespace packhorse::cuda {
 
-/// Whether launch_gemm_skinny is to compute this: what it can, and where it was measured to be
-/// faster than launch_gemm_sm90 (docs/developer/notebook/cuda_generation.md). With a sum in one
-/// part that is for up to eight rows from about 4 MB of weight on, except for long sums over large
-/// weights.
+/// Returns whether launch_gemm_skinny computes this: it can, and was measured to be faster than
+/// launch_gemm_sm90 (docs/developer/notebook/cuda_generation.md). With a sum in one part that is
+/// for up to eight rows from about 4 MB of weight on, except for long sums over large weights.
 inline bool is_skinny(const GemmParams& params) {
   if (params.rows > kMostSkinnyRows || params.pool.out != nullptr ||
       (params.gated && params.n % (2 * kGateBlock) != 0)) {
@@ -31,6 +30,6 @@ inline bool is_skinny(const GemmParams& params) {
 /// Launches the product. It is asynchronous on `stream`, allocates nothing and may be captured into
 /// a graph; the rules are those of launch_gemm_sm90, and so are the bits of every row. Throws
 /// RuntimeError.
-void launch_gemm_skinny(const GemmParams& params, cudaStream_t stream);
+void launch_gemm_skinny(const GemmParams& params, const KernelStream& stream);
 
 }  // namespace packhorse::cuda

@@ -1,4 +1,4 @@
-// The arguments of a dense layer for few rows (gemm_skinny_kernel.cuh), and how its weight and its
+// The arguments of a dense layer for few rows (gemm/skinny/kernel.cuh), and how its weight and its
 // rows come to shared memory: two lanes ask for copies by TMA (the Tensor Memory Accelerator),
 // through a ring of stages.
 #pragma once
@@ -8,17 +8,18 @@
 #include <cute/arch/copy_sm90_tma.hpp>
 
 #include "core/math.h"
+#include "cuda/common/launch.cuh"
+#include "cuda/common/pipeline_sm90.cuh"
 #include "cuda/gemm/skinny/skinny.h"
-#include "cuda/launch.cuh"
-#include "cuda/pipeline_sm90.cuh"
 
 namespace packhorse::cuda {
 
 struct GemmSkinnyArgs {
-  /// Boxes of 64 elements of k and all features of a tile; of weight_at_once, a stage's boxes, from
-  /// a map whose last dimensions count blocks of k and parts.
+  /// Boxes of 64 elements of k and all features of a tile. With weight_at_once, one box has all of
+  /// a stage, from a map whose last dimensions count blocks of k and parts.
   CUtensorMap weight;
-  CUtensorMap x;      // likewise: boxes of all rows
+  /// Boxes of 64 elements of k and all rows of x. With rows_at_once, one box has all of a stage.
+  CUtensorMap x;
   const float* bias;  // [n] or null
   const void* residual;
   int64_t ldr;

@@ -1,5 +1,5 @@
-// The tile of a dense layer for few rows (gemm_skinny.h): a pure host function, so that it can be
-// tested without a GPU.
+// The tile of a dense layer for few rows (gemm/skinny/skinny.h): a pure host function, so that it
+// can be tested without a GPU.
 #pragma once
 
 #include <algorithm>
@@ -19,13 +19,13 @@ inline constexpr int32_t kMostSkinnyRows = 16;
 /// the weight) and goes over k in stages of `boxes` boxes of 64 elements for each part of the sum.
 struct GemmSkinnyTile {
   int features;
-  int parts;  // of the sum over k: a block has one tile if there are several
+  int parts;  // parts of the sum over k: a block has one tile if there are several
   int boxes;
   int steps;  // stages that a tile takes
   int stages;
-  int blocks;      // of the grid
-  int row_blocks;  // of kSkinnyRows
-  /// Whether one copy brings all boxes of a stage, of the rows and of the weight. A thread takes
+  int blocks;      // blocks of the grid
+  int row_blocks;  // blocks of kSkinnyRows rows
+  /// True where one copy brings all boxes of a stage, of the rows and of the weight. A thread takes
   /// about a hundred cycles for a copy, which is longer than a small box takes to arrive.
   bool rows_at_once;
   bool weight_at_once;

@@ -9,8 +9,8 @@
 
 #include <cutlass/epilogue/threadblock/fusion/visitors.hpp>
 
-#include "cuda/check.h"
-#include "cuda/gemm/epilogue.cuh"
+#include "cuda/common/epilogue.cuh"
+#include "cuda/device/check.h"
 #include "cuda/gemm/gemm.h"
 
 namespace packhorse::cuda {
@@ -103,7 +103,7 @@ struct GemmSm80 {
       cutlass::gemm::threadblock::GemmIdentityThreadblockSwizzle<8>, kStages,
       cutlass::arch::OpMultiplyAdd>::GemmKernel;
 
-  static void launch(const GemmParams& p, cudaStream_t stream) {
+  static void launch(const GemmParams& p, const KernelStream& stream) {
     auto* residual = static_cast<Element*>(const_cast<void*>(p.residual));
     typename Activated::Arguments activated{{{}, {p.bias, 0.0f, {}}, {}}, {p.activation}};
     typename Value::Arguments value = [&] {

@@ -5,7 +5,7 @@ namespace packhorse::cuda {
 namespace {
 
 template <class Element, bool has_residual>
-void launch_tile(const GemmParams& params, cudaStream_t stream) {
+void launch_tile(const GemmParams& params, const KernelStream& stream) {
   switch (select_gemm_sm80(params.rows, params.n, params.sm_count)) {
     case GemmTileSm80::k64x64:
       return GemmSm80<Element, 64, 64, has_residual>::launch(params, stream);
@@ -15,14 +15,14 @@ void launch_tile(const GemmParams& params, cudaStream_t stream) {
 }
 
 template <class Element>
-void launch_dtype(const GemmParams& params, cudaStream_t stream) {
+void launch_dtype(const GemmParams& params, const KernelStream& stream) {
   params.residual != nullptr ? launch_tile<Element, true>(params, stream)
                              : launch_tile<Element, false>(params, stream);
 }
 
 }  // namespace
 
-void launch_gemm_sm80(const GemmParams& params, cudaStream_t stream) {
+void launch_gemm_sm80(const GemmParams& params, const KernelStream& stream) {
   if (params.rows == 0) return;
   params.dtype == DType::kFloat16 ? launch_dtype<cutlass::half_t>(params, stream)
                                   : launch_dtype<cutlass::bfloat16_t>(params, stream);

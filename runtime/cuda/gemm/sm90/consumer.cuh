@@ -7,13 +7,13 @@
 #include <cute/arch/copy_sm90_tma.hpp>
 
 #include "core/math.h"
-#include "cuda/gemm/epilogue.cuh"
+#include "cuda/common/epilogue.cuh"
+#include "cuda/common/launch.cuh"
+#include "cuda/common/pipeline_sm90.cuh"
 #include "cuda/gemm/fp8/epilogue.cuh"
 #include "cuda/gemm/sm90/epilogue.cuh"
 #include "cuda/gemm/sm90/pool.cuh"
 #include "cuda/gemm/sm90/traits.cuh"
-#include "cuda/launch.cuh"
-#include "cuda/pipeline_sm90.cuh"
 
 namespace packhorse::cuda::sm90_gemm {
 
@@ -31,8 +31,8 @@ struct Consumer {
   static constexpr int kColumns = Traits::kColumns;
   static constexpr int kStripe = Traits::kStripe;
   static constexpr int kBoxes = Traits::kBlocks * Traits::kStripes;
-  // Whether the bias is held in registers during the main loop: where the accumulators leave room,
-  // of which sums in parts have two sets.
+  // True where the bias is held in registers during the main loop: the accumulators leave room for
+  // it. Sums in parts have two sets of accumulators.
   static constexpr bool kBiasEarly =
       !Traits::kPooled && !Traits::kFloat8 &&
       Traits::kRows * kColumns / 128 + kColumns / 4 <= (Traits::kSplitK ? 64 : 200);
@@ -232,7 +232,7 @@ struct Consumer {
     }
   }
 
-  /// The same for sums of e4m3 products, to which scales are applied first.
+  /// Finishes sums of e4m3 products as `finish` does, after their scales have been applied.
   template <class Accumulators>
   __device__ void finish_float8(const Accumulators& acc, const Tile& tile) {
     const auto apply = [&](auto function) { finish_scaled(acc, tile, function); };

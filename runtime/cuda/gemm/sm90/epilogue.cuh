@@ -1,4 +1,4 @@
-// What Hopper GEMMs do to a tile before it is rounded: bias and activation, the gate of a
+// Epilogue of Hopper GEMMs, before results are rounded: bias and activation, the gate of a
 // feed-forward block, and the rotation of heads.
 //
 // They work on pieces of 16 rows by 16 columns, of which a lane has eight values: value i lies in
@@ -10,8 +10,8 @@
 #include <cute/arch/copy_sm75.hpp>
 #include <cute/arch/copy_sm90.hpp>
 
+#include "cuda/common/rotation.cuh"
 #include "cuda/gemm/sm90/traits.cuh"
-#include "cuda/rowwise/rotation.cuh"
 
 namespace packhorse::cuda::sm90_gemm {
 

@@ -4,16 +4,16 @@
 #include <algorithm>
 
 #include "core/math.h"
-#include "cuda/check.h"
+#include "cuda/common/launch.cuh"
+#include "cuda/common/tensor_map.h"
+#include "cuda/device/check.h"
 #include "cuda/gemm/gemm.h"
 #include "cuda/gemm/sm90/kernel.cuh"
-#include "cuda/launch.cuh"
-#include "cuda/tensor_map.h"
 
 namespace packhorse::cuda {
 
 template <class Traits>
-void launch_gemm_kernel(const GemmParams& p, int panel, cudaStream_t stream) {
+void launch_gemm_kernel(const GemmParams& p, int panel, const KernelStream& stream) {
   const auto operand = [&](const void* data, int rows, int64_t stride, int box_rows) {
     const DType dtype = Traits::kFloat8 ? DType::kFloat8 : p.dtype;
     return matrix_tensor_map(data, dtype, rows, p.k, stride, box_rows, Traits::kBox);

@@ -2,9 +2,9 @@
 // sequence's rows, and stores no row.
 #pragma once
 
+#include "cuda/common/raise.cuh"
+#include "cuda/common/reduce.cuh"
 #include "cuda/gemm/sm90/traits.cuh"
-#include "cuda/rowwise/raise.cuh"
-#include "cuda/rowwise/reduce.cuh"
 
 namespace packhorse::cuda::sm90_gemm {
 

@@ -5,7 +5,7 @@
 
 namespace packhorse::cuda {
 
-void launch_gemm_pooled_sm90(const GemmParams& params, cudaStream_t stream) {
+void launch_gemm_pooled_sm90(const GemmParams& params, const KernelStream& stream) {
   if (params.rows == 0 || params.pool.num_sequences == 0) return;
   // One tile serves all sizes: 128x192 was no faster, because its accumulators leave few registers
   // for the maxima. In panels of 8 tile columns the weights stay in the L2 cache beside all rows,

@@ -6,14 +6,15 @@
 namespace packhorse::cuda {
 
 template <class Element, GemmEpilogue epilogue>  // defined in gemm/sm90/tiles.h
-void launch_gemm_tile(const GemmParams& p, const GemmConfig& config, cudaStream_t stream);
+void launch_gemm_tile(const GemmParams& p, const GemmConfig& config, const KernelStream& stream);
 template <class Element, GemmEpilogue epilogue>
-void launch_gemm_split_k_tile(const GemmParams& p, const GemmConfig& config, cudaStream_t stream);
+void launch_gemm_split_k_tile(const GemmParams& p, const GemmConfig& config,
+                              const KernelStream& stream);
 
 namespace {
 
 template <class Element>
-void launch_dtype(const GemmParams& p, const GemmConfig& config, cudaStream_t stream) {
+void launch_dtype(const GemmParams& p, const GemmConfig& config, const KernelStream& stream) {
   const auto launch = [&]<GemmEpilogue epilogue>() {
     p.parts > 1 ? launch_gemm_split_k_tile<Element, epilogue>(p, config, stream)
                 : launch_gemm_tile<Element, epilogue>(p, config, stream);
@@ -26,13 +27,14 @@ void launch_dtype(const GemmParams& p, const GemmConfig& config, cudaStream_t st
 
 }  // namespace
 
-void launch_gemm_sm90(const GemmParams& params, const GemmConfig& config, cudaStream_t stream) {
+void launch_gemm_sm90(const GemmParams& params, const GemmConfig& config,
+                      const KernelStream& stream) {
   if (params.rows == 0) return;
   params.dtype == DType::kFloat16 ? launch_dtype<cutlass::half_t>(params, config, stream)
                                   : launch_dtype<cutlass::bfloat16_t>(params, config, stream);
 }
 
-void launch_gemm_sm90(const GemmParams& params, cudaStream_t stream) {
+void launch_gemm_sm90(const GemmParams& params, const KernelStream& stream) {
   launch_gemm_sm90(params, select_gemm(shape_of(params), params.sm_count), stream);
 }
 

@@ -1,4 +1,4 @@
-// The closed list of Hopper GEMM kernels of one dtype and epilogue. The files gemm_sm90_*.cu
+// The closed list of Hopper GEMM kernels of one dtype and epilogue. The .cu files beside it
 // instantiate it, one per dtype and epilogue, so that they compile side by side.
 #pragma once
 
@@ -7,7 +7,7 @@
 namespace packhorse::cuda {
 
 template <class Element, GemmEpilogue epilogue>
-void launch_gemm_tile(const GemmParams& p, const GemmConfig& config, cudaStream_t stream) {
+void launch_gemm_tile(const GemmParams& p, const GemmConfig& config, const KernelStream& stream) {
   const auto launch = [&]<int m, int n, int k_boxes, bool ping_pong, int cluster = 1>() {
     launch_gemm_kernel<
         GemmTraits<Element, m, n, k_boxes, ping_pong, epilogue, Element, false, cluster>>(
@@ -47,9 +47,10 @@ void launch_gemm_tile(const GemmParams& p, const GemmConfig& config, cudaStream_
   throw RuntimeError(concat("this build has no GEMM kernel with tile ", cost.m, "x", cost.n));
 }
 
-/// Likewise of the kernels that form sums in parts, in whose stages no part ends before the stage.
+/// Launches the kernel of a tile that forms sums in parts, whose stages never hold two parts.
 template <class Element, GemmEpilogue epilogue>
-void launch_gemm_split_k_tile(const GemmParams& p, const GemmConfig& config, cudaStream_t stream) {
+void launch_gemm_split_k_tile(const GemmParams& p, const GemmConfig& config,
+                              const KernelStream& stream) {
   const auto launch = [&]<int m, int n, int k_boxes, bool ping_pong, int cluster = 1>() {
     launch_gemm_kernel<
         GemmTraits<Element, m, n, k_boxes, ping_pong, epilogue, Element, true, cluster>>(
@@ -86,9 +87,9 @@ void launch_gemm_split_k_tile(const GemmParams& p, const GemmConfig& config, cud
 #define PACKHORSE_INSTANTIATE_GEMM(element, epilogue)                                  \
   template void                                                                        \
   packhorse::cuda::launch_gemm_tile<element, packhorse::cuda::GemmEpilogue::epilogue>( \
-      const packhorse::cuda::GemmParams&, const packhorse::cuda::GemmConfig&, cudaStream_t)
+      const packhorse::cuda::GemmParams&, const packhorse::cuda::GemmConfig&, const KernelStream&)
 
 #define PACKHORSE_INSTANTIATE_GEMM_PARTS(element, epilogue)                                    \
   template void                                                                                \
   packhorse::cuda::launch_gemm_split_k_tile<element, packhorse::cuda::GemmEpilogue::epilogue>( \
-      const packhorse::cuda::GemmParams&, const packhorse::cuda::GemmConfig&, cudaStream_t)
+      const packhorse::cuda::GemmParams&, const packhorse::cuda::GemmConfig&, const KernelStream&)

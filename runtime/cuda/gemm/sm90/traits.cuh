@@ -1,5 +1,5 @@
-// What a Hopper GEMM kernel (gemm/sm90/kernel.cuh) is made of: its arguments, its tile, its shared
-// memory, and the order of its tiles.
+// Parts of a Hopper GEMM kernel (gemm/sm90/kernel.cuh): its arguments, its tile, its shared memory,
+// and the order of its tiles.
 #pragma once
 
 #include <cuda.h>
@@ -10,13 +10,13 @@
 #include <cute/tensor.hpp>
 
 #include "core/math.h"
+#include "cuda/common/pipeline_sm90.cuh"
 #include "cuda/gemm/gemm.h"
 #include "cuda/gemm/split_k.h"
-#include "cuda/pipeline_sm90.cuh"
 
 namespace packhorse::cuda {
 
-/// What a kernel does to a tile on its way out, beside adding the bias and applying the activation.
+/// Work of a kernel's epilogue, beside the bias and the activation.
 enum class GemmEpilogue : uint8_t { kPlain, kResidual, kGated, kRotated, kPooled };
 
 struct GemmArgsSm90 {
@@ -25,7 +25,7 @@ struct GemmArgsSm90 {
   const float* bias;         // [n] or null
   const int32_t* row_count;  // null: the number of rows is `rows`
   int32_t rows, n, k;
-  int32_t parts;                // of the sum over k (split_k.h)
+  int32_t parts;                // parts of the sum over k (gemm/split_k.h)
   cutlass::FastDivmod tiles_n;  // the number of tile columns
   int32_t panel;                // tile columns finished, over all rows, before the next ones
   Activation activation;
@@ -36,7 +36,7 @@ struct GemmArgsSm90 {
 
 /// The choices that make up one kernel. `k_boxes` is how many boxes of 128 bytes of k a stage
 /// holds. Element is the dtype of the operands, Out that of residual and result. With `in_parts`
-/// sums over k have several parts (split_k.h). Blocks
+/// sums over k have several parts (gemm/split_k.h). Blocks
 /// come in clusters of `cluster`, which load a weight once for tiles that lie one below the other.
 template <class Element_, int tile_m, int tile_n, int k_boxes, bool ping_pong,
           GemmEpilogue epilogue, class Out_ = Element_, bool in_parts = false, int cluster = 1>
@@ -47,7 +47,7 @@ struct GemmTraits {
   static constexpr int kBoxes = k_boxes;                 // boxes in a stage
   static constexpr int kBox = 128 / sizeof(Element);     // elements of k in a box
   static constexpr bool kFloat8 = sizeof(Element) == 1;  // operands are e4m3
-  static constexpr bool kFloat8Out = sizeof(Out) == 1;   // so is the result
+  static constexpr bool kFloat8Out = sizeof(Out) == 1;   // `Out` is e4m3
   static constexpr bool kPingPong = ping_pong;
   static constexpr bool kResidual = epilogue == GemmEpilogue::kResidual;
   static constexpr bool kGated = epilogue == GemmEpilogue::kGated;
@@ -58,7 +58,7 @@ struct GemmTraits {
   // after.
   static constexpr bool kMoveRegisters = tile_m * tile_n / (ping_pong ? 128 : 256) > 64;
   static constexpr int kThreads = 256 + (kMoveRegisters ? 128 : 32);
-  // Whether the next kernel's blocks, which wait for this one, start early. That gains where a
+  // True where the next kernel's blocks, which wait for this one, start early. That gains where a
   // launch is over in a few microseconds; beside longer launches it costs more than it gains.
   static constexpr bool kNextEarly = tile_m < 128;
 
@@ -90,11 +90,11 @@ struct GemmTraits {
                                      : kStripes % 2 == 0       ? kStripes / 2
                                                                : 1;
 
-  static constexpr int kRowBytes = k_boxes * 128;  // of one row in a stage
+  static constexpr int kRowBytes = k_boxes * 128;  // bytes of one row in a stage
   static constexpr int kWeightBytes = tile_n * kRowBytes;
   static constexpr int kStageBytes = tile_m * kRowBytes + kWeightBytes;
   static constexpr int kOutBytes = 8 * kBlocks * kOutStripes * kStoreBox * kOutSize;
-  static constexpr int kMostBytes = 232448;  // of shared memory that a block can have
+  static constexpr int kMostBytes = 232448;  // most shared memory that a block can have
   static constexpr int kStages = (kMostBytes - kOutBytes - 1024) / kStageBytes;
   static_assert(kStages >= 3);
 
@@ -134,7 +134,7 @@ template <class Traits>
 struct Schedule {
   const GemmArgsSm90& args;
   int tiles_m;
-  static constexpr int kRows = Traits::kTileM * Traits::kCluster;  // of a cluster's tiles
+  static constexpr int kRows = Traits::kTileM * Traits::kCluster;  // rows of a cluster's tiles
   __device__ Schedule(const GemmArgsSm90& args, int rows)
       : args(args), tiles_m(ceil_div(rows, kRows)) {}
   /// The first index of this block's cluster, and the distance to its next one.

@@ -1,8 +1,8 @@
-// A dense layer for up to 64 rows whose sums have several parts (split_k.h). Its time is that of
-// reading the weight once, as long as all multiprocessors read it evenly and the rows, which every
-// tile needs, are not read too often. So a tile is as wide as there are columns for each cluster of
-// multiprocessors, and the blocks of a cluster form a part of its sums each: of the rows a block
-// reads only its part of k.
+// A dense layer for up to 64 rows whose sums have several parts (gemm/split_k.h). Its time is that
+// of reading the weight once, as long as all multiprocessors read it evenly and the rows, which
+// every tile needs, are not read too often. So a tile is as wide as there are columns for each
+// cluster of multiprocessors, and the blocks of a cluster form a part of its sums each: of the rows
+// a block reads only its part of k.
 //
 // Each block multiplies 64 rows by the columns of the tile with wgmma, over a ring of stages that
 // two lanes fill by TMA (the Tensor Memory Accelerator), the weight from the moment the block
@@ -21,21 +21,22 @@
 #include <type_traits>
 
 #include "core/math.h"
-#include "cuda/gemm/epilogue.cuh"
+#include "cuda/common/epilogue.cuh"
+#include "cuda/common/launch.cuh"
+#include "cuda/common/pipeline_sm90.cuh"
+#include "cuda/common/rotation.cuh"
+#include "cuda/common/vector.cuh"
 #include "cuda/gemm/splitk/memory.cuh"
 #include "cuda/gemm/splitk/splitk_cluster.h"
-#include "cuda/launch.cuh"
-#include "cuda/pipeline_sm90.cuh"
-#include "cuda/rowwise/rotation.cuh"
-#include "cuda/rowwise/row.cuh"
 
 namespace packhorse::cuda {
 
 struct GemmSplitkClusterArgs {
-  /// Boxes of 64 elements of k and all features of a tile, those of a stage by one copy: the last
-  /// dimensions of the map count blocks of k and parts.
+  /// Boxes of 64 elements of k and all features of a tile. One copy brings all boxes of a stage:
+  /// the last dimensions of the map count blocks of k and parts.
   CUtensorMap weight;
-  CUtensorMap x;      // likewise: boxes of all rows
+  /// Boxes of 64 elements of k and all rows of x, copied as those of the weight are.
+  CUtensorMap x;
   const float* bias;  // [n] or null
   const void* residual;
   int64_t ldr;
@@ -43,7 +44,7 @@ struct GemmSplitkClusterArgs {
   int64_t ldo;
   const int32_t* row_count;  // null: the number of rows is `rows`
   int32_t rows, n;
-  int32_t boxes;  // of a part
+  int32_t boxes;  // boxes of a part
   GemmSplitkClusterTile tile;
   Activation activation;
   GemmRotation rotation;
@@ -56,7 +57,7 @@ struct GemmSplitkClusterShared {
   uint64_t sums[kMostClusterRows / 16];  // one for the sums that each warp adds
 };
 
-/// What the warps of a block do. kColumns: GemmSplitkClusterTile::columns.
+/// Code of a block's warps. kColumns: GemmSplitkClusterTile::columns.
 template <class T, int kColumns>
 struct GemmSplitkCluster {
   using Operand =
@@ -86,19 +87,20 @@ struct GemmSplitkCluster {
   const int parts = args.tile.parts;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = sm90::uniform(static_cast<int>(threadIdx.x) / 32);
-  /// The units of the tile that exist, and how many of them this block finishes.
+  /// Units of the tile that exist, and those that this block finishes.
   const int units = min(args.tile.features, args.n - tile * args.tile.features) / 8;
   const int own_units = ceil_div(units - part, parts);
 
-  /// The byte of shared memory where sums of all parts meet, for this warp's rows and from the slot
-  /// of a unit on: kSums bytes of each part.
+  /// Returns the byte of shared memory where sums of all parts meet, for this warp's rows and from
+  /// the slot of a unit on: kSums bytes of each part.
   static constexpr int kSums = 512;  // 16 bytes of each lane
   __device__ uint32_t sums_at(int slot) const {
     const int place = (warp * args.tile.slots + slot) * parts;
     return shared_address(ring + args.tile.sums_at) + place * kSums + lane * 16;
   }
 
-  /// The barriers of this block. All sums that come for a warp's rows are counted in bytes.
+  /// Initialises the barriers of this block. All sums that come for a warp's rows are counted in
+  /// bytes.
   __device__ void set_up() const {
     for (int i = 0; i < args.tile.stages; ++i) {
       sm90::TxBarrier::init(&shared.full[i], 2);  // for the weight and for the rows
@@ -111,7 +113,7 @@ struct GemmSplitkCluster {
     }
   }
 
-  /// One lane brings the weight, and one the rows.
+  /// Goes through the stages as the producer: one lane brings the weight, and one the rows.
   template <class Copy>
   __device__ void bring(int bytes, Copy copy) const {
     int stage = 0;
@@ -147,7 +149,7 @@ struct GemmSplitkCluster {
   }
 
   /// acc = this block's part of the sums. Rows that were not copied, and columns behind the
-  /// features of the tile, have sums of whatever lies there, at which nobody looks.
+  /// features of the tile, have arbitrary sums, which nobody reads.
   template <class Accumulators>
   __device__ void multiply(Accumulators& acc) const {
     using namespace cute;
@@ -194,8 +196,8 @@ struct GemmSplitkCluster {
     warpgroup_fence_operand(acc);
   }
 
-  /// What a lane needs besides sums for its two rows of the units that this block finishes. All of
-  /// it is asked for before the products.
+  /// Operands of a lane's epilogue, for its two rows of the units that this block finishes. All of
+  /// them are loaded before the products, to hide the wait for memory.
   struct Place {
     float2 bias[kSlots];
     float frequency[kSlots];
@@ -209,12 +211,12 @@ struct GemmSplitkCluster {
   }
   __device__ int row_of(int h) const { return warp * 16 + lane / 4 + h * 8; }
 
-  /// Loads what no kernel before writes.
+  /// Loads the operands that no kernel before writes.
   __device__ void load_constants(Place& place) const {
 #pragma unroll
     for (int s = 0; s < kSlots; ++s) {
       place.bias[s] = {};
-      place.frequency[s] = 0;  // which leaves a pair of columns as it is
+      place.frequency[s] = 0;  // leaves a pair of columns as it is
     }
     if (args.bias != nullptr) {
 #pragma unroll
@@ -271,7 +273,7 @@ struct GemmSplitkCluster {
     }
   }
 
-  /// The sums over all of k that belong to a slot, of which those of the first part lie at `from`.
+  /// Returns the sums over all of k that belong to a slot. `from`: the sums of the first part.
   __device__ float4 add_parts(uint32_t from) const {
     float4 sums = load_shared(from);
 #pragma unroll
@@ -323,7 +325,7 @@ struct GemmSplitkCluster {
     const int count = args.row_count == nullptr ? args.rows : min(args.rows, __ldg(args.row_count));
     Place place;
     load_constants(place);
-    wait_for_cluster();  // whose blocks have their barriers then
+    wait_for_cluster();  // the barriers of all blocks exist then
     wait_for_previous_kernel();
     load_rows(place, count);
     auto acc = partition_fragment_C(Mma{}, Shape<Int<kRows>, Int<kColumns>>{});
@@ -340,9 +342,9 @@ struct GemmSplitkCluster {
   }
 };
 
-/// A warpgroup that multiplies, a warp that brings the weight, and one that brings the rows. No
-/// block ends before all sums have come that others send to it: a warp without rows, to which
-/// nobody sends any, knows that by the number of rows, which is the same in all blocks.
+/// The kernel: a warpgroup that multiplies, a warp that brings the weight, and one that brings the
+/// rows. No block ends before all sums have come that others send to it: a warp without rows, to
+/// which nobody sends any, knows that by the number of rows, which is the same in all blocks.
 template <class T, int kColumns>
 __global__ void __launch_bounds__(kClusterThreads, 2)
     gemm_splitk_cluster_kernel(const __grid_constant__ GemmSplitkClusterArgs args) {

@@ -1,15 +1,16 @@
-// The host side of the products of gemm_splitk_cluster.h: their tensor maps and their launch.
+// The host side of the products of gemm/splitk/splitk_cluster.h: their tensor maps and their
+// launch.
 #pragma once
 
-#include "cuda/check.h"
+#include "cuda/common/tensor_map_blocks.h"
+#include "cuda/device/check.h"
 #include "cuda/gemm/splitk/kernel.cuh"
-#include "cuda/tensor_map_blocks.h"
 
 namespace packhorse::cuda {
 
 template <class T, int kColumns>
 void launch_gemm_splitk_cluster_kernel(const GemmParams& p, const GemmSplitkClusterTile& tile,
-                                       cudaStream_t stream) {
+                                       const KernelStream& stream) {
   GemmSplitkClusterArgs args{};
   args.weight = split_k_tensor_map(p.weight, p.dtype, p.n, p.k, p.k, tile.parts,
                                    {tile.features, tile.boxes, 1});
@@ -28,7 +29,7 @@ void launch_gemm_splitk_cluster_kernel(const GemmParams& p, const GemmSplitkClus
   args.activation = p.activation;
   args.rotation = p.rotation;
   auto* kernel = gemm_splitk_cluster_kernel<T, kColumns>;
-  allow_most_shared_memory(kernel);
+  allow_most_shared_memory(kernel, stream.caps);
   launch_clusters(static_cast<unsigned>(tile.parts), kernel,
                   dim3(static_cast<unsigned>(tile.clusters * tile.parts)), kClusterThreads,
                   static_cast<size_t>(tile.shared_bytes), stream, args);
@@ -37,7 +38,7 @@ void launch_gemm_splitk_cluster_kernel(const GemmParams& p, const GemmSplitkClus
 /// The closed list of kernels of one dtype.
 template <class T>
 void launch_gemm_splitk_cluster_dtype(const GemmParams& p, const GemmSplitkClusterTile& tile,
-                                      cudaStream_t stream) {
+                                      const KernelStream& stream) {
   if (tile.columns == 32) return launch_gemm_splitk_cluster_kernel<T, 32>(p, tile, stream);
   if (tile.columns == 64) return launch_gemm_splitk_cluster_kernel<T, 64>(p, tile, stream);
   launch_gemm_splitk_cluster_kernel<T, 128>(p, tile, stream);

@@ -1,4 +1,4 @@
-// How the blocks of a cluster reach each other's shared memory (PTX ISA, mapa, st.async,
+// Access of a cluster's blocks to each other's shared memory (PTX ISA, mapa, st.async,
 // barrier.cluster).
 #pragma once
 
@@ -6,23 +6,23 @@
 
 namespace packhorse::cuda {
 
-/// The number of this block in its cluster.
+/// Returns the number of this block in its cluster.
 __device__ inline uint32_t cluster_rank() {
   uint32_t rank;
   asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
   return rank;
 }
 
-/// The number of the cluster in a grid of one dimension.
+/// Returns the number of the cluster in a grid of one dimension.
 __device__ inline uint32_t cluster_number() {
   uint32_t number;
   asm volatile("mov.u32 %0, %%clusterid.x;" : "=r"(number));
   return number;
 }
 
-/// Threads of a cluster that have waited know that all others have arrived, and see the barriers
-/// that those had made and fenced before (fence.mbarrier_init). Nothing else that was written
-/// before is waited for, which would take as long as a fence of the device.
+/// Arrives at the barrier of a cluster. Threads that have waited there know that all others have
+/// arrived, and see the barriers that those had made and fenced before (fence.mbarrier_init). No
+/// other writes are waited for, which would take as long as a fence of the device.
 __device__ inline void arrive_at_cluster() {
   asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
 }
@@ -33,7 +33,7 @@ __device__ inline void wait_for_cluster() {
 __device__ inline uint32_t shared_address(const void* shared) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
 }
-/// The same place in the shared memory of block `rank` of the cluster.
+/// Maps an address of this block's shared memory to that of block `rank` of the cluster.
 __device__ inline uint32_t peer_address(uint32_t address, uint32_t rank) {
   uint32_t there;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));

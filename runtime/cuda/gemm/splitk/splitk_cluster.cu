@@ -7,9 +7,9 @@ namespace packhorse::cuda {
 namespace {
 
 /// Asks the driver (cudaOccupancyMaxActiveClusters) for blocks of so much shared memory.
-int most_clusters(int parts, int64_t shared_bytes) {
+int most_clusters(int parts, int64_t shared_bytes, const DeviceCaps& caps) {
   auto* kernel = gemm_splitk_cluster_kernel<__half, 64>;
-  allow_most_shared_memory(kernel);
+  allow_most_shared_memory(kernel, caps);
   cudaLaunchAttribute cluster{};
   cluster.id = cudaLaunchAttributeClusterDimension;
   cluster.val.clusterDim = {static_cast<unsigned>(parts), 1, 1};
@@ -26,29 +26,29 @@ int most_clusters(int parts, int64_t shared_bytes) {
 
 }  // namespace
 
-ClustersAtOnce clusters_at_once(int parts) {
+ClustersAtOnce clusters_at_once(int parts, const DeviceCaps& caps) {
   // Threads that come together find the same numbers.
   static std::atomic<int> alone[kMaxSplitK + 1];
   static std::atomic<int> paired[kMaxSplitK + 1];
   if (alone[parts] == 0) {
-    paired[parts] = most_clusters(parts, kPairedSharedBytes);
-    alone[parts] = most_clusters(parts, kClusterSharedBytes);
+    paired[parts] = most_clusters(parts, kPairedSharedBytes, caps);
+    alone[parts] = most_clusters(parts, kClusterSharedBytes, caps);
   }
   return {alone[parts], paired[parts]};
 }
 
 void launch_gemm_splitk_cluster(const GemmParams& params, const GemmSplitkClusterTile& tile,
-                                cudaStream_t stream) {
+                                const KernelStream& stream) {
   if (params.rows == 0) return;
   dispatch_dtype(params.dtype,
                  [&]<class T>() { launch_gemm_splitk_cluster_dtype<T>(params, tile, stream); });
 }
 
-void launch_gemm_splitk_cluster(const GemmParams& params, cudaStream_t stream) {
-  launch_gemm_splitk_cluster(
-      params,
-      cluster_tile(params.rows, params.n, params.k, params.parts, clusters_at_once(params.parts)),
-      stream);
+void launch_gemm_splitk_cluster(const GemmParams& params, const KernelStream& stream) {
+  launch_gemm_splitk_cluster(params,
+                             cluster_tile(params.rows, params.n, params.k, params.parts,
+                                          clusters_at_once(params.parts, stream.caps)),
+                             stream);
 }
 
 }  // namespace packhorse::cuda

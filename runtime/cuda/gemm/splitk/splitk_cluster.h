@@ -1,5 +1,5 @@
-// Dense layers for 17 to 64 rows whose sums have several parts (split_k.h), on Hopper: a cluster
-// of blocks computes the parts of a tile side by side. This is the host interface.
+// Dense layers for 17 to 64 rows whose sums have several parts (gemm/split_k.h), on Hopper: a
+// cluster of blocks computes the parts of a tile side by side. This is the host interface.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -12,10 +12,10 @@
 
 namespace packhorse::cuda {
 
-/// Whether launch_gemm_splitk_cluster is to compute this, where launch_gemm_skinny is not. Where a
-/// layer has many more output features than input features, as one with a gate has, the parts of
-/// its sums are short and there are tiles enough for all multiprocessors, so that the kernels that
-/// form one part after the other are as fast or faster.
+/// Returns whether launch_gemm_splitk_cluster computes this, where launch_gemm_skinny does not.
+/// Where a layer has many more output features than input features, as one with a gate has, the
+/// parts of its sums are short and there are tiles enough for all multiprocessors, so that the
+/// kernels that form one part after the other are as fast or faster.
 inline bool is_clustered(const GemmParams& params) {
   return params.parts > 1 && params.n < 2 * params.k && params.rows > kMostSkinnyRows &&
          params.rows <= kMostClusterRows && params.pool.out == nullptr && !params.gated &&
@@ -25,14 +25,14 @@ inline bool is_clustered(const GemmParams& params) {
 /// How many clusters of `parts` blocks run at once. The driver is asked once for each number of
 /// parts, and its answer for the device of that call is taken for all devices: a tile is only
 /// slower where another one has fewer. Throws RuntimeError.
-ClustersAtOnce clusters_at_once(int parts);
+ClustersAtOnce clusters_at_once(int parts, const DeviceCaps& caps);
 
 /// Launches the product. It is asynchronous on `stream`, allocates nothing and may be captured into
 /// a graph; the rules are those of launch_gemm_sm90, and so are the bits of every row. Throws
 /// RuntimeError.
-void launch_gemm_splitk_cluster(const GemmParams& params, cudaStream_t stream);
+void launch_gemm_splitk_cluster(const GemmParams& params, const KernelStream& stream);
 /// Does the same with a tile of the caller's choice, for tuning and tests.
 void launch_gemm_splitk_cluster(const GemmParams& params, const GemmSplitkClusterTile& tile,
-                                cudaStream_t stream);
+                                const KernelStream& stream);
 
 }  // namespace packhorse::cuda

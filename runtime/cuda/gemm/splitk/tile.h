@@ -1,5 +1,5 @@
-// The tile of a dense layer whose parts of a sum meet in a cluster (gemm_splitk_cluster.h): pure
-// host functions, so that they can be tested without a GPU.
+// The tile of a dense layer whose parts of a sum meet in a cluster (gemm/splitk/splitk_cluster.h):
+// pure host functions, so that they can be tested without a GPU.
 #pragma once
 
 #include <algorithm>
@@ -14,20 +14,21 @@ namespace packhorse::cuda {
 inline constexpr int32_t kMostClusterRows = 64;
 inline constexpr int kMostClusterFeatures = 128;
 inline constexpr int kMostClusterStages = 16;
-inline constexpr int kClusterThreads = 192;  // of a block: a warpgroup, and two warps that copy
+inline constexpr int kClusterThreads =
+    192;  // threads of a block: a warpgroup, and two warps that copy
 
 /// The tile of such a product: all rows times `features` columns of the product, by a cluster that
 /// has a block for each part of the sum. A block goes over its part of k in `steps` stages of
 /// `boxes` boxes of 64 elements.
 struct GemmSplitkClusterTile {
   int features;
-  int columns;  // of a wgmma: the least of 32, 64 and 128 that holds the features
+  int columns;  // columns of a wgmma: the least of 32, 64 and 128 that holds the features
   int parts;
   int row_box;  // rows that are copied: those that there are, rounded up to 16
   int boxes;
   int steps;
   int stages;
-  int clusters;     // of the grid
+  int clusters;     // clusters of the grid
   int slots;        // units of eight columns of the output that a block finishes, at most
   int64_t sums_at;  // the byte of shared memory behind the stages, where sums meet
   int64_t shared_bytes;
@@ -40,9 +41,10 @@ struct GemmSplitkClusterTile {
 inline constexpr int64_t kClusterSharedBytes = 224 * 1024;
 inline constexpr int64_t kPairedSharedBytes = kClusterSharedBytes / 2;
 
-/// How many clusters of so many blocks run at a time on a device, with one and with two blocks on a
-/// multiprocessor. A cluster lies in one group of multiprocessors (GPC), and groups have different
-/// numbers of them, so the driver has to be asked (clusters_at_once of gemm_splitk_cluster.h).
+/// Clusters of a given number of blocks that run at a time on a device, with one and with two
+/// blocks on a multiprocessor. A cluster lies in one group of multiprocessors (GPC), and groups
+/// have different numbers of them, so the driver has to be asked (clusters_at_once of
+/// splitk/splitk_cluster.h).
 struct ClustersAtOnce {
   int alone;
   int paired;

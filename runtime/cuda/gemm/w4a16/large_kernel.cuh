@@ -6,7 +6,7 @@
 // of the strip of 16 output features that it has of its warpgroup's 64, while the tensor cores
 // multiply those of the 64 elements of k before. The rows are the right operand, from shared
 // memory. So a tile's sums are transposed, and on their way out they go through shared memory.
-// They are formed as in gemm_w4a16_skinny_kernel.cuh: each part of a sum begins anew, and is added
+// They are formed as in w4a16/skinny_kernel.cuh: each part of a sum begins anew, and is added
 // to the parts before.
 #pragma once
 
@@ -19,10 +19,10 @@
 #include <cute/tensor.hpp>
 
 #include "core/math.h"
+#include "cuda/common/launch.cuh"
+#include "cuda/common/pipeline_sm90.cuh"
 #include "cuda/gemm/w4a16/operands.cuh"
 #include "cuda/gemm/w4a16/output.cuh"
-#include "cuda/launch.cuh"
-#include "cuda/pipeline_sm90.cuh"
 
 namespace packhorse::cuda {
 
@@ -42,10 +42,10 @@ struct GemmW4a16ManyArgs {
 template <int kRows_>
 struct W4a16ManyShape {
   static constexpr int kRows = kRows_;
-  static constexpr int kStrips = 8;         // of a tile: four of each warpgroup
+  static constexpr int kStrips = 8;         // strips of a tile: four of each warpgroup
   static constexpr int kBox = kRows * 128;  // bytes of a box of rows
   static constexpr int kMostStages = 8;
-  static constexpr int kSumRows = 32;                    // that go out at a time
+  static constexpr int kSumRows = 32;                    // rows whose sums are stored at a time
   static constexpr int kSumPitch = 4 * kW4a16Strip + 4;  // numbers from one row to the next
   static constexpr int kSumBytes = 2 * kSumRows * kSumPitch * static_cast<int>(sizeof(float));
   static constexpr int kMostBytes = 225 * 1024;  // beside the barriers
@@ -84,7 +84,7 @@ struct GemmW4a16Many {
   /// Tiles of the same rows follow one another, so that these stay in the L2 cache.
   __device__ int tiles(int rows) const { return ceil_div(rows, kRows) * tiles_across(); }
 
-  /// A lane brings everything.
+  /// Brings rows and weight, by one lane.
   __device__ void produce() const {
     constexpr auto kHint = static_cast<uint64_t>(cute::TMA::CacheHintSm90::EVICT_NORMAL);
     const int bytes = stage_bytes();
@@ -131,8 +131,8 @@ struct GemmW4a16Many {
     asm volatile("bar.sync %0, 128;" ::"r"(1 + group) : "memory");
   }
 
-  /// Puts the sums of rows `chunk` * kSumRows and on to shared memory. Registers have no index, so
-  /// there is code for every chunk.
+  /// Writes the sums of rows `chunk` * kSumRows and on to shared memory. Registers have no index,
+  /// so there is code for every chunk.
   template <class Accumulators>
   __device__ static void hand_over(const Accumulators& acc, int chunk, float* sums) {
     constexpr int kSumRows = Shape::kSumRows;
@@ -151,8 +151,8 @@ struct GemmW4a16Many {
   }
 
   /// Hands the sums of this warpgroup's part of a tile over and finishes it, kSumRows rows at a
-  /// time. A thread has eight columns of one row or two; what they have of the residual is asked
-  /// for while the rows before are finished.
+  /// time. A thread has eight columns of one row or two; their residual is loaded while the rows
+  /// before are finished.
   template <class Accumulators>
   __device__ void finish(const Accumulators& acc, int group, int strip, int first_row,
                          int count) const {
@@ -196,7 +196,7 @@ struct GemmW4a16Many {
     });
   }
 
-  /// A consumer warpgroup.
+  /// Runs a consumer warpgroup.
   __device__ void consume() const {
     using namespace cute;
     const int group = sm90::uniform(static_cast<int>(threadIdx.x) / 128);
@@ -270,7 +270,7 @@ struct GemmW4a16Many {
   }
 };
 
-/// Warpgroups 0 and 1 are consumers, and the first warp of the third is the producer.
+/// The kernel: warpgroups 0 and 1 are consumers, and the first warp of the third is the producer.
 template <int kRows, int kBits, bool kMinima, int kGroupSteps>
 __global__ void __launch_bounds__(384, 1)
     gemm_w4a16_many_kernel(const __grid_constant__ GemmW4a16ManyArgs args) {

@@ -1,5 +1,5 @@
-// How a weight that is quantised in groups (WeightGroups) lies in the memory of a GPU, and how the
-// sum over its input features is cut. These are pure host functions.
+// Layout in the memory of a GPU of a weight that is quantised in groups (WeightGroups), and the
+// split of the sum over its input features. These are pure host functions.
 //
 // A weight is a sequence of strips of 16 output features, a strip one of blocks of 128 input
 // features, so that a strip's blocks follow one another. A block is:
@@ -38,14 +38,14 @@ inline constexpr int kW4a16Strip = 16;          // output features of a strip
 inline constexpr int kW4a16Block = 128;         // input features of a block
 inline constexpr int kW4a16Steps = 8;           // steps of 16 input features in a block
 inline constexpr int kW4a16Chunk = 512;         // bytes of 16 for each lane
-inline constexpr int64_t kMostW4a16Splits = 8;  // of a sum
+inline constexpr int64_t kMostW4a16Splits = 8;  // parts of a sum
 
 /// The sizes of a packed weight [n, k].
 struct W4a16Layout {
   int32_t strips;
-  int32_t blocks;        // of a strip
-  int32_t rows;          // of scales in a block
-  int32_t header_bytes;  // of a block: scales and minima
+  int32_t blocks;        // blocks of a strip
+  int32_t rows;          // rows of scales in a block
+  int32_t header_bytes;  // scales and minima of a block
   int32_t block_bytes;
 
   size_t bytes() const {
@@ -64,16 +64,17 @@ inline W4a16Layout w4a16_layout(int64_t n, int64_t k, const WeightGroups& groups
   return layout;
 }
 
-/// How the sum over k is cut: into `splits` parts of `blocks` blocks, the last of which may have
+/// Split of the sum over k: into `splits` parts of `blocks` blocks, the last of which may have
 /// fewer. Each part is summed in order, 16 features at a time, and the parts are added in order.
 struct W4a16Split {
   int32_t splits;
   int32_t blocks;
 };
 
-/// Depends on the shape of the weight alone, so that bits depend on nothing else. A chain of sums
-/// takes longer than the weight takes to be read where few output features share the device; so
-/// sums are cut until 16 warps of each of 132 multiprocessors have a part.
+/// Returns the split, which depends on the shape of the weight alone, so that bits depend on
+/// nothing else. A chain of sums takes longer than the weight takes to be read where few output
+/// features share the device; so sums are cut until 16 warps of each of 132 multiprocessors have a
+/// part.
 inline W4a16Split w4a16_split(int64_t n, int64_t k) {
   constexpr int64_t kMultiprocessors = 132;
   constexpr int64_t kWarps = 16;
@@ -114,7 +115,7 @@ inline void pack_groups_strip(const GroupedWeight& weight, int64_t n, int64_t k,
         if (groups.minima) put_halves(weight.minima, group, g);
       }
     }
-    const int steps = 16 / groups.bits;  // of a chunk
+    const int steps = 16 / groups.bits;  // steps of a chunk
     for (int step = 0; step < kW4a16Steps; step += steps) {
       for (int lane = 0; lane < 32; ++lane) {
         for (int s = step; s < step + steps; ++s) {
@@ -145,7 +146,7 @@ inline void check_groups_range(const GroupedWeight& weight, int64_t count,
   for (int64_t i = 0; i < count; ++i) {
     const float low = groups.minima ? float16_to_float32(weight.minima[i]) : 0;
     const float high = low + most * float16_to_float32(weight.scales[i]);
-    if (std::abs(high) < 65520.0f) continue;  // what rounds to 65504
+    if (std::abs(high) < 65520.0f) continue;  // it rounds to 65504
     throw InvalidArgument(concat("weights: a group of ", groups.bits, " bits has the scale ",
                                  float16_to_float32(weight.scales[i]), ", and values up to ", high,
                                  ", beyond float16's 65504; load this model as bfloat16"));

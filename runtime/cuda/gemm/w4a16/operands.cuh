@@ -1,4 +1,4 @@
-// A lane's part of a packed block (w4a16_layout.h), as operands of tensor cores.
+// A lane's part of a packed block (gemm/w4a16/layout.h), as operands of tensor cores.
 #pragma once
 
 #include "cuda/gemm/w4a16/layout.h"
@@ -11,7 +11,7 @@ namespace packhorse::cuda {
 template <int kBits, bool kMinima, int kGroupSteps>
 class W4a16Operands {
  public:
-  static constexpr int kChunkSteps = 16 / kBits;  // of the 16 bytes that a lane reads at once
+  static constexpr int kChunkSteps = 16 / kBits;  // steps of the 16 bytes that a lane reads at once
 
   __device__ W4a16Operands(const unsigned char* weight, const W4a16Layout& layout)
       : scales_at_(weight + lane() / 4 * (4 * kScaleWords)),

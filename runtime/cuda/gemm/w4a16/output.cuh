@@ -1,16 +1,16 @@
-// How products with weights in groups finish: bias, activation, gate, rotation and residual, of two
-// neighbouring columns at a time, by one function for all kernels. Sums come to it by way of shared
-// memory, where a gate and what it gates meet, and the parts of a sum.
+// Epilogue of products with weights in groups: bias, activation, gate, rotation and residual, for
+// two neighbouring columns at a time, by one function for all kernels. Sums come to it by way of
+// shared memory, where a gate and what it gates meet, and the parts of a sum.
 #pragma once
 
-#include "cuda/gemm/epilogue.cuh"
+#include "cuda/common/epilogue.cuh"
+#include "cuda/common/rotation.cuh"
+#include "cuda/common/vector.cuh"
 #include "cuda/gemm/w4a16/w4a16.h"
-#include "cuda/rowwise/rotation.cuh"
-#include "cuda/rowwise/row.cuh"
 
 namespace packhorse::cuda {
 
-/// Of GemmParams, what finishing a sum needs.
+/// The fields of GemmParams that the epilogue needs.
 struct W4a16Output {
   const float* bias;
   const __half* residual;
@@ -37,22 +37,23 @@ inline W4a16Output w4a16_output(const GemmParams& p) {
   return output;
 }
 
-/// The feature of the product at which pair `pair` of a tile begins, counted from the tile's first:
-/// with a gate, of the gate; what it gates lies kGateBlock features further.
+/// Returns the feature of the product at which pair `pair` of a tile begins, counted from the
+/// tile's first. With a gate it is the gate's; the feature that it gates lies kGateBlock further.
 __device__ inline int w4a16_feature_of(const W4a16Output& output, int pair) {
   const int column = 2 * pair;
   return output.gated ? column / kGateBlock * 2 * kGateBlock + column % kGateBlock : column;
 }
 
-/// The bias of features `feature` and `feature` + 1. A bias of zero is added, too, as in the
-/// kernels of float16 layers: it makes 0 of -0.
+/// Returns the bias of features `feature` and `feature` + 1. A bias of zero is added, too, as in
+/// the kernels of float16 layers: it makes 0 of -0.
 __device__ inline float2 w4a16_bias(const W4a16Output& output, int feature) {
   if (output.bias == nullptr) return {0, 0};
   return {__ldg(output.bias + feature), __ldg(output.bias + feature + 1)};
 }
 
-/// Of two neighbouring columns of the result, from `column` on, what a residual is added to. `sum`
-/// is what their sums are with the bias added, and `other` likewise of what they gate, if they do.
+/// Returns two neighbouring columns of the result, from `column` on, before a residual is added.
+/// `sum`: their sums with the bias added. `other`: with a gate, the sums of the columns that they
+/// gate, with their bias.
 template <class Function>
 __device__ float2 w4a16_pair(const W4a16Output& output, int row, int column,
                              const Function& function, float2 sum, float2 other) {
@@ -69,8 +70,8 @@ __device__ float2 w4a16_pair(const W4a16Output& output, int row, int column,
   return value;
 }
 
-/// The column of the result that feature `feature` of the product, of a gate where there is one,
-/// belongs to.
+/// Returns the column of the result to which feature `feature` of the product, or of its gate,
+/// belongs.
 __device__ inline int w4a16_column_of(const W4a16Output& output, int feature) {
   return output.gated ? feature / (2 * kGateBlock) * kGateBlock + feature % kGateBlock : feature;
 }
@@ -101,8 +102,9 @@ __device__ void finish_groups(const W4a16Output& output, int row, int feature,
 /// are read of a residual and written of the result, and the bias is read once.
 struct W4a16Vector {
   const W4a16Output& output;
-  int feature;  // of the product, at which the columns begin, or of the gate; a multiple of 8
-  int column;   // of the result
+  /// Where the columns begin: in the product, or in its gate, a multiple of 8; and in the result.
+  int feature;
+  int column;
   float2 bias[2][4];
 
   __device__ W4a16Vector(const W4a16Output& output, int feature)
@@ -117,7 +119,7 @@ struct W4a16Vector {
 
   __device__ bool exists() const { return feature < output.n; }
 
-  /// What a row has of the residual.
+  /// Returns the residual of these columns in a row; zeros where there is none.
   __device__ uint4 residual(int row) const {
     if (output.residual == nullptr) return {};
     return *reinterpret_cast<const uint4*>(output.residual + row * output.ldr + column);

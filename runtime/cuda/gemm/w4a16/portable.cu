@@ -1,8 +1,9 @@
 // Products with weights in groups, for compute capability 8.0 and later. A warp has a strip of 16
 // output features and goes over the whole sum, part after part; cp.async brings the rows, and the
 // packed weight is read from where it lies. Sums are formed as in gemm_w4a16_skinny_kernel.cuh.
-#include "cuda/attention/mma_sm80.cuh"
-#include "cuda/check.h"
+#include "cuda/common/launch.cuh"
+#include "cuda/common/mma_sm80.cuh"
+#include "cuda/device/check.h"
 #include "cuda/gemm/w4a16/dispatch.h"
 #include "cuda/gemm/w4a16/output.cuh"
 #include "cuda/gemm/w4a16/values.cuh"
@@ -148,7 +149,7 @@ __global__ void __launch_bounds__(GemmW4a16<kBits, kMinima, kGroupSteps>::kThrea
 }
 
 template <int kBits>
-void launch_bits(const GemmParams& p, const GemmW4a16Args& args, cudaStream_t stream) {
+void launch_bits(const GemmParams& p, const GemmW4a16Args& args, const KernelStream& stream) {
   dispatch_groups<kBits>(p.groups, [&]<bool kMinima, int kGroupSteps>() {
     using Gemm = GemmW4a16<kBits, kMinima, kGroupSteps>;
     const dim3 grid(block_count(args.layout.strips, Gemm::kStrips),
@@ -161,7 +162,7 @@ void launch_bits(const GemmParams& p, const GemmW4a16Args& args, cudaStream_t st
 
 }  // namespace
 
-void launch_gemm_w4a16_portable(const GemmParams& p, cudaStream_t stream) {
+void launch_gemm_w4a16_portable(const GemmParams& p, const KernelStream& stream) {
   if (p.rows == 0) return;
   GemmW4a16Args args{};
   args.weight = static_cast<const unsigned char*>(p.weight);

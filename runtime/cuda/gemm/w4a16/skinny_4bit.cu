@@ -4,9 +4,9 @@
 namespace packhorse::cuda {
 
 // In gemm_w4a16_skinny_8.cu.
-extern template void launch_gemm_w4a16_skinny_bits<8>(const GemmParams&, cudaStream_t);
+extern template void launch_gemm_w4a16_skinny_bits<8>(const GemmParams&, const KernelStream&);
 
-void launch_gemm_w4a16_skinny(const GemmParams& params, cudaStream_t stream) {
+void launch_gemm_w4a16_skinny(const GemmParams& params, const KernelStream& stream) {
   if (params.rows == 0) return;
   params.groups.bits == 4 ? launch_gemm_w4a16_skinny_bits<4>(params, stream)
                           : launch_gemm_w4a16_skinny_bits<8>(params, stream);

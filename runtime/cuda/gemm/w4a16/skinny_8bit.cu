@@ -3,6 +3,6 @@
 
 namespace packhorse::cuda {
 
-template void launch_gemm_w4a16_skinny_bits<8>(const GemmParams&, cudaStream_t);
+template void launch_gemm_w4a16_skinny_bits<8>(const GemmParams&, const KernelStream&);
 
 }  // namespace packhorse::cuda

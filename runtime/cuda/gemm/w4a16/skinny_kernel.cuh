@@ -1,5 +1,5 @@
 // A dense layer with weights in groups for few rows (up to 32). Its time is that of reading the
-// packed weight once. As in gemm_skinny_kernel.cuh each block has its share of the output's
+// packed weight once. As in gemm/skinny/kernel.cuh each block has its share of the output's
 // columns, a lane brings the weight through a ring of stages from the moment the block starts,
 // which may be while the kernel before still runs, and another lane brings the rows.
 //
@@ -14,20 +14,20 @@
 #include <cute/arch/copy_sm90_tma.hpp>
 
 #include "core/math.h"
-#include "cuda/attention/mma_sm80.cuh"
+#include "cuda/common/launch.cuh"
+#include "cuda/common/mma_sm80.cuh"
+#include "cuda/common/pipeline_sm90.cuh"
 #include "cuda/gemm/w4a16/operands.cuh"
 #include "cuda/gemm/w4a16/output.cuh"
-#include "cuda/launch.cuh"
-#include "cuda/pipeline_sm90.cuh"
 
 namespace packhorse::cuda {
 
 struct GemmW4a16SkinnyArgs {
-  /// Of the packed weight, in boxes of one block of k (depth of them) of all strips of a tile. A
-  /// block is one or two rows of the map.
+  /// The packed weight. A box has `depth` blocks of k of all strips of a tile. A block is one or
+  /// two rows of the map.
   CUtensorMap weight;
-  /// Boxes of 64 elements of k and all rows of a tile; with rows_at_once those of a stage, from a
-  /// map whose last dimension counts boxes.
+  /// Boxes of 64 elements of k and all rows of a tile. With rows_at_once, one box has all of a
+  /// stage, from a map whose last dimension counts boxes.
   CUtensorMap x;
   W4a16Output output;
   const int32_t* row_count;  // null: the number of rows is `rows`
@@ -47,7 +47,7 @@ struct GemmW4a16Skinny {
   static constexpr int kRowTiles = kRows / 8;
   static constexpr int kBox = kRows * 128;  // bytes of a box of rows
   static constexpr int kSumRows = kRows < kW4a16SumRows ? kRows : kW4a16SumRows;
-  static constexpr int kMostWarps = kRows <= 16 ? 16 : 8;  // that multiply
+  static constexpr int kMostWarps = kRows <= 16 ? 16 : 8;  // warps that multiply
   static constexpr int kThreads = (kMostWarps + 2) * 32;
 
   const GemmW4a16SkinnyArgs& args;
@@ -66,7 +66,7 @@ struct GemmW4a16Skinny {
     const int of_part = min(args.split.blocks, args.layout.blocks - part * args.split.blocks);
     return max(0, min(args.tile.depth, of_part - i * args.tile.depth));
   }
-  /// The first block of k in stage `i` of a part.
+  /// Returns the first block of k in stage `i` of a part.
   __device__ int block_at(int part, int i) const {
     return part * args.split.blocks + i * args.tile.depth;
   }
@@ -93,10 +93,10 @@ struct GemmW4a16Skinny {
     }
   }
 
-  /// A lane of one warp brings the weight, by one copy for each part of the sum, since a copy costs
-  /// its lane about a hundred cycles whatever its size. Blocks past the end of a part are brought
-  /// and not used; past the end of the weight they are zeros. The lane needs nothing of the kernel
-  /// before, so it does not wait for it until the stages are full.
+  /// Brings the weight, by a lane of one warp: one copy for each part of the sum, since a copy
+  /// costs its lane about a hundred cycles whatever its size. Blocks past the end of a part are
+  /// brought and not used; past the end of the weight they are zeros. The lane needs nothing of the
+  /// kernel before, so it does not wait for it until the stages are full.
   __device__ void bring_weight() const {
     const int part_bytes = w4a16_part_bytes(args.tile, args.layout.block_bytes);
     const int copied = args.tile.strips * args.tile.depth * args.layout.block_bytes;
@@ -124,7 +124,7 @@ struct GemmW4a16Skinny {
     if (!waited) wait();
   }
 
-  /// A lane of another warp brings the rows.
+  /// Brings the rows, by a lane of another warp.
   __device__ void bring_rows() const {
     wait_for_previous_kernel();
     const int bytes = stage_bytes();
@@ -148,13 +148,14 @@ struct GemmW4a16Skinny {
     });
   }
 
-  /// Adds the products of one block of k. `rows`, `weight`: where they lie in the stage.
+  /// Adds the products of one block of k. `rows`, `weight`: their places in the stage.
   __device__ void multiply(float (&acc)[kRowTiles][4], const unsigned char* rows,
                            const unsigned char* weight) const {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     W4a16Operands<kBits, kMinima, kGroupSteps> operands(weight, args.layout);
+    // One ldmatrix brings the rows of a pair of steps.
 #pragma unroll
-    for (int pair = 0; pair < kW4a16Steps; pair += 2) {  // of steps: what one ldmatrix brings
+    for (int pair = 0; pair < kW4a16Steps; pair += 2) {
       Fragment right[kRowTiles];
 #pragma unroll
       for (int t = 0; t < kRowTiles; ++t) {
@@ -221,7 +222,7 @@ struct GemmW4a16Skinny {
     }
   }
 
-  /// A warp that multiplies: part `warp` % splits of strip `warp` / splits.
+  /// Multiplies part `warp` % splits of strip `warp` / splits, by one warp.
   __device__ void consume(int warp) const {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const int part = warp % splits();
@@ -262,8 +263,8 @@ struct GemmW4a16Skinny {
   }
 };
 
-/// A warp for each strip and part of a tile, one that brings the weight, and one that brings the
-/// rows.
+/// The kernel. Its warps: one for each strip and part of a tile, one that brings the weight, and
+/// one that brings the rows.
 template <int kRows, int kBits, bool kMinima, int kGroupSteps>
 __global__ void __launch_bounds__(GemmW4a16Skinny<kRows, kBits, kMinima, kGroupSteps>::kThreads, 1)
     gemm_w4a16_skinny_kernel(const __grid_constant__ GemmW4a16SkinnyArgs args) {

@@ -1,10 +1,10 @@
 // The host side of the product of few rows with weights in groups: its tensor maps, its tile and
-// its launch. The files gemm_w4a16_skinny_*.cu instantiate the kernels, one for each number of
-// bits, so that they compile side by side.
+// its launch. The files skinny_4bit.cu and skinny_8bit.cu instantiate the kernels, one for each
+// number of bits, so that they compile side by side.
 #pragma once
 
 #include "core/format.h"
-#include "cuda/check.h"
+#include "cuda/device/check.h"
 #include "cuda/gemm/w4a16/dispatch.h"
 #include "cuda/gemm/w4a16/skinny_kernel.cuh"
 #include "cuda/gemm/w4a16/weight_map.h"
@@ -13,7 +13,7 @@ namespace packhorse::cuda {
 
 template <int kRows, int kBits, bool kMinima, int kGroupSteps>
 void launch_gemm_w4a16_skinny_kernel(const GemmParams& p, const W4a16SkinnyTile& tile,
-                                     cudaStream_t stream) {
+                                     const KernelStream& stream) {
   GemmW4a16SkinnyArgs args{};
   args.rows_at_once = p.k % 64 == 0;
   args.x = args.rows_at_once
@@ -31,7 +31,7 @@ void launch_gemm_w4a16_skinny_kernel(const GemmParams& p, const W4a16SkinnyTile&
   args.tile = tile;
   args.weight = w4a16_weight_map(p.weight, args.layout, tile.strips, tile.depth);
   auto* kernel = gemm_w4a16_skinny_kernel<kRows, kBits, kMinima, kGroupSteps>;
-  allow_most_shared_memory(kernel);
+  allow_most_shared_memory(kernel, stream.caps);
   const auto threads = static_cast<unsigned>(tile.strips * args.split.splits + 2) * 32;
   launch_kernel(kernel, dim3(static_cast<unsigned>(tile.blocks)), threads,
                 static_cast<size_t>(tile.shared_bytes), stream, args);
@@ -39,7 +39,7 @@ void launch_gemm_w4a16_skinny_kernel(const GemmParams& p, const W4a16SkinnyTile&
 
 /// The closed list of kernels of a number of bits.
 template <int kBits>
-void launch_gemm_w4a16_skinny_bits(const GemmParams& p, cudaStream_t stream) {
+void launch_gemm_w4a16_skinny_bits(const GemmParams& p, const KernelStream& stream) {
   const W4a16SkinnyTile tile = w4a16_skinny_tile(p);
   dispatch_groups<kBits>(p.groups, [&]<bool kMinima, int kGroupSteps>() {
     switch (tile.rows) {

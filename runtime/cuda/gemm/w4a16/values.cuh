@@ -1,5 +1,5 @@
-// What the values of a weight in groups stand for: float16 numbers, made in registers as operands
-// of tensor cores. This file compiles as host code too, so that tests on a CPU can compare every
+// Decodes the values of a weight in groups: float16 numbers, made in registers as operands of
+// tensor cores. This file compiles as host code too, so that tests on a CPU can compare every
 // value.
 //
 // A value q of a group stands for round(scale * (q - 2^(bits - 1))), with minima for round(scale *
@@ -34,7 +34,8 @@ inline double number(uint32_t half) {
   const auto bits = static_cast<uint16_t>(half);
   return static_cast<double>(float16_to_float32(bits));
 }
-/// Rounds once: the step over float32 goes to odd, which keeps what the second rounding looks at.
+/// Rounds once: the step over float32 rounds to odd, which keeps the bits that the second rounding
+/// looks at.
 inline uint32_t rounded(double value) {
   auto nearest = static_cast<float>(value);
   const double difference = value - static_cast<double>(nearest);
@@ -102,8 +103,8 @@ PACKHORSE_GROUPS_FUNCTION uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_
 #endif
 }
 
-/// (a & mask) | pattern, by one instruction: left to itself, the compiler makes two of it, of which
-/// each has its constant at hand.
+/// Returns (a & mask) | pattern, by one instruction: the compiler would make two, each with its
+/// constant at hand.
 PACKHORSE_GROUPS_FUNCTION uint32_t masked_or(uint32_t a, uint32_t mask, uint32_t pattern) {
 #if defined(__CUDA_ARCH__)
   uint32_t result;
@@ -114,14 +115,13 @@ PACKHORSE_GROUPS_FUNCTION uint32_t masked_or(uint32_t a, uint32_t mask, uint32_t
 #endif
 }
 
-/// The scales and minima of the two output features that a lane has of a strip, each twice in a
-/// word.
+/// Scales and minima of a lane's two output features of a strip, each twice in a word.
 struct W4a16Scales {
   uint32_t scale[2];
   uint32_t minimum[2];
 };
 
-/// `words`: a row's entry for lane / 4, one word, or with minima two (w4a16_layout.h).
+/// `words`: a row's entry for lane / 4, one word, or with minima two (gemm/w4a16/layout.h).
 template <bool kMinima>
 PACKHORSE_GROUPS_FUNCTION W4a16Scales w4a16_scales(const uint32_t* words) {
   W4a16Scales result;
@@ -135,7 +135,7 @@ PACKHORSE_GROUPS_FUNCTION W4a16Scales w4a16_scales(const uint32_t* words) {
 }
 
 /// Makes a lane's four pairs of a step of 16 input features: `words`, of which there are kBits / 4,
-/// as w4a16_layout.h says.
+/// as gemm/w4a16/layout.h says.
 template <int kBits, bool kMinima>
 PACKHORSE_GROUPS_FUNCTION void unpack_groups(const uint32_t* words, const W4a16Scales& scales,
                                              uint32_t (&pairs)[4]) {

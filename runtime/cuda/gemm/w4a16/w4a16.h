@@ -3,7 +3,7 @@
 //
 // out[r, n] = residual[r, n] + activation(sum_k a[r, k] * w[n, k] + bias[n])
 //
-// where w are the float16 numbers that w4a16_values.cuh makes of the weight, a, residual and out
+// where w are the float16 numbers that w4a16/values.cuh makes of the weight, a, residual and out
 // are float16, and all else is as GemmParams says, gate and rotation too. The sum over k is
 // formed as W4a16Split says: so a row's bits depend on that row, the weight, n and k alone,
 // whichever of the kernels below computes it.
@@ -20,8 +20,9 @@
 
 namespace packhorse::cuda {
 
-/// The most rows of a product that launch_gemm_w4a16_skinny takes: 32, or 16 where a strip's parts,
-/// or those of a strip and of its gate, are more than the warps for which 32 rows leave room.
+/// Returns the most rows of a product that launch_gemm_w4a16_skinny takes: 32, or 16 where a
+/// strip's parts, or those of a strip and of its gate, are more than the warps for which 32 rows
+/// leave room.
 inline int32_t most_w4a16_skinny_rows(const GemmParams& p) {
   return w4a16_split(p.n, p.k).splits * (p.gated ? 2 : 1) <= 8 ? 32 : 16;
 }
@@ -30,27 +31,26 @@ inline int32_t most_w4a16_skinny_rows(const GemmParams& p) {
 /// at a time. A warp has a strip and a part of the sum; it goes over that in stages of `depth`
 /// blocks of 128 elements of k.
 struct W4a16SkinnyTile {
-  int rows;  // that a tile has room for: 8, 16 or 32
+  int rows;  // rows that a tile has room for: 8, 16 or 32
   int strips;
   int depth;
-  int rounds;  // of stages, for a part of the sum
+  int rounds;  // stages that a part of the sum takes
   int stages;
-  int blocks;  // of the grid
+  int blocks;  // blocks of the grid
   int shared_bytes;
 };
 
-/// Rows whose sums a block hands over in shared memory at a time, and the numbers from one row to
-/// the next there: 16 features and 4 more, which put what a warp writes at once into different
-/// banks.
+/// Rows whose sums a block hands over in shared memory at a time, and the pitch of a row in
+/// numbers: 16 features and 4 more, which put what a warp writes at once into different banks.
 inline constexpr int kW4a16SumRows = 16;
 inline constexpr int kW4a16SumPitch = kW4a16Strip + 4;
 
-/// Bytes of a stage of the rows: for each block of each part of the sum two boxes of 64 elements of
-/// all rows.
+/// Returns the bytes of a stage of the rows: for each block of each part of the sum two boxes of 64
+/// elements of all rows.
 constexpr int w4a16_rows_bytes(const W4a16SkinnyTile& tile, int splits) {
   return splits * tile.depth * 2 * tile.rows * 128;
 }
-/// Bytes of a stage of one part's weight. TMA writes to multiples of 128.
+/// Returns the bytes of a stage of one part's weight. TMA writes to multiples of 128.
 constexpr int w4a16_part_bytes(const W4a16SkinnyTile& tile, int block_bytes) {
   return round_up(tile.strips * tile.depth * block_bytes, 128);
 }
@@ -64,7 +64,7 @@ inline W4a16SkinnyTile w4a16_skinny_tile(const GemmParams& p) {
   const W4a16Layout layout = w4a16_layout(p.n, p.k, p.groups);
   const W4a16Split split = w4a16_split(p.n, p.k);
   tile.rows = p.rows <= 8 ? 8 : p.rows <= 16 ? 16 : 32;
-  // With more, the blocks of the kernel before would leave no room for these.
+  // Limits shared memory, so that this block finds room beside those of the kernel before.
   const int budget = 150 * 1024;
   const int most_warps = tile.rows <= 16 ? 16 : 8;
   const int unit = p.gated ? 2 : 1;  // a strip of a gate, and the one that it gates
@@ -92,10 +92,10 @@ inline W4a16SkinnyTile w4a16_skinny_tile(const GemmParams& p) {
 /// Launches the product of up to most_w4a16_skinny_rows rows, for compute capability 9.0 exactly.
 /// It is asynchronous on `stream`, allocates nothing and may be captured into a graph; the rules
 /// are those of launch_gemm_sm90. Throws RuntimeError.
-void launch_gemm_w4a16_skinny(const GemmParams& params, cudaStream_t stream);
+void launch_gemm_w4a16_skinny(const GemmParams& params, const KernelStream& stream);
 /// Likewise of any number of rows, by wgmma.
-void launch_gemm_w4a16_many(const GemmParams& params, cudaStream_t stream);
+void launch_gemm_w4a16_many(const GemmParams& params, const KernelStream& stream);
 /// Likewise on compute capability 8.0 and later; no gate, no rotation.
-void launch_gemm_w4a16_portable(const GemmParams& params, cudaStream_t stream);
+void launch_gemm_w4a16_portable(const GemmParams& params, const KernelStream& stream);
 
 }  // namespace packhorse::cuda

@@ -1,8 +1,8 @@
-// How a weight that is packed in groups (w4a16_layout.h) is described to TMA.
+// Tensor map of a weight that is packed in groups (gemm/w4a16/layout.h).
 #pragma once
 
+#include "cuda/common/tensor_map_blocks.h"
 #include "cuda/gemm/w4a16/layout.h"
-#include "cuda/tensor_map_blocks.h"
 
 namespace packhorse::cuda {
 

@@ -1,4 +1,4 @@
-"""How GGUF files store values: plain, or quantised in blocks with scales of their own.
+"""Values in GGUF files: plain, or quantised in blocks with scales of their own.
 
 A block holds `elements` values of one row in `size` bytes. Written from the layouts in ggml
 (ggml-common.h, ggml-quants.c); every product and sum is rounded to float32 as there, so that the

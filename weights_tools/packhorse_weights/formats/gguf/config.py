@@ -1,4 +1,4 @@
-"""From the metadata of a GGUF file to what the config.json of the same model says.
+"""Fields of a config.json from the metadata of a GGUF file of the model.
 
 Keys: "GGUF" in the documentation of ggml, and how llama.cpp's converters write and llama.cpp reads
 them. A key of the architecture that nothing here reads means that the model computes something

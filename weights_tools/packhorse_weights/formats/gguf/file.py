@@ -29,13 +29,13 @@ from packhorse_weights.tensor import is_addressable
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 
-# Of the metadata and the descriptions of tensors; the Python objects made of them take more.
+# Limit of the metadata and the descriptions of tensors; the Python objects made of them take more.
 _MAX_HEADER_BYTES = 64 << 20
 _MAX_KEY = 65535  # bytes
 _MAX_NAME = 64
 _MAX_DIMS = 4
-_MAX_DEPTH = 4  # of arrays that hold arrays
-_ALIGNMENT = 32  # of tensors, where no entry says otherwise
+_MAX_DEPTH = 4  # arrays within arrays
+_ALIGNMENT = 32  # tensors begin at multiples of this, unless an entry says otherwise
 _SHORTEST_ENTRY = 8 + 4 + 1  # bytes
 _SHORTEST_TENSOR = 8 + 4 + 8 + 4 + 8
 
@@ -72,7 +72,7 @@ class StoredTensor(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class GgufFile:
-    """What a file holds. `metadata` maps a key to a bool, int, float or str. An array is a list if
+    """Contents of a file. `metadata` maps a key to a bool, int, float or str. An array is a list if
     its elements are texts or arrays, and a NumPy array if they are numbers or bools."""
 
     path: Path

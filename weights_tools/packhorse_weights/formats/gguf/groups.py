@@ -25,7 +25,7 @@ from packhorse_weights.formats.gguf.blocks import (
 )
 from packhorse_weights.quantization.grouped import GroupFormat
 
-Parts = tuple[NDArray[Any], Floats, Floats | None]  # of blocks: q [n, elements], [n, groups] twice
+Parts = tuple[NDArray[Any], Floats, Floats | None]  # q [n, elements], scales, minima [n, groups]
 
 
 def _q8_0(blocks: Bytes) -> Parts:
@@ -68,7 +68,7 @@ def _q6_k(blocks: Bytes) -> Parts:
     return values + np.uint8(128 - 32), scales, None
 
 
-# By the names of `blocks.BLOCK_TYPES`.
+# Keys are those of `blocks.BLOCK_TYPES`.
 GROUPS: dict[str, tuple[GroupFormat, Callable[[Bytes], Parts]]] = {
     "Q4_0": (GroupFormat(4, 32, False), _q4_0),
     "Q4_1": (GroupFormat(4, 32, True), _q4_1),

@@ -14,7 +14,7 @@ from packhorse_weights.formats.gguf.file import GgufFile
 from packhorse_weights.formats.gguf.tensor import open_tensor
 from packhorse_weights.tensor import to_float32
 
-Fields = dict[str, Any]  # of a config.json
+Fields = dict[str, Any]  # a config.json
 
 _HIGH = 1e12
 # Keys that say nothing about the arithmetic.

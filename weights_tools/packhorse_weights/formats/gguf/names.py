@@ -56,8 +56,8 @@ def _interleaved(heads: str) -> MakeOrder:
 
 
 def _by_kind(fields: Fields) -> Order:
-    """All queries come first, then all keys and values. In the model, query, key and value of each
-    head stand together."""
+    """Order of a fused layer in which all queries come first, then all keys and values. In the
+    model, query, key and value of each head stand together."""
     heads = fields["num_attention_heads"]
     return (3, heads, fields["hidden_size"] // heads), (0, 1)
 

@@ -1,4 +1,4 @@
-"""How texts are cut into words before byte-level BPE: what `tokenizer.ggml.pre` names.
+"""Cutting of texts into words before byte-level BPE, by the names in `tokenizer.ggml.pre`.
 
 Each is what the tokenizer.json of the models that the name stands for has; where those were not
 published in that form, what llama.cpp makes of the name.

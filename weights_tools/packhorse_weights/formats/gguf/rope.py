@@ -34,7 +34,7 @@ def _llama3(factors: NDArray[np.float32], theta: float) -> Fields | None:
 
 def _scaling(data: Metadata, fields: Fields, theta: float, rotated: int) -> Fields | None:
     kinds = {"none": "", "linear": "linear", "yarn": "yarn", "longrope": "longrope"}
-    # In older files there is only a factor.
+    # Older files have only a factor.
     linear = data.decimal("rope.scale_linear", 1.0)
     kind = data.choice("rope.scaling.type", kinds, "linear" if linear != 1 else "none")
     factor = data.decimal("rope.scaling.factor", linear) or 1.0

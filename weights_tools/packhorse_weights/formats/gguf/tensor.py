@@ -15,8 +15,8 @@ from packhorse_weights.formats.gguf.groups import GROUPS
 from packhorse_weights.quantization.grouped import Grouped, GroupedTensor, TransposedTensor
 from packhorse_weights.tensor import BLOCK, PAYLOADS, LazyTensor, Tensor
 
-# How the rows of a tensor lie in a file: the extents that their number is divided into, and the two
-# of these axes that are to be exchanged.
+# Order of a tensor's rows in a file: the extents that their number is divided into, and the two of
+# these axes that are to be exchanged.
 Order = tuple[tuple[int, ...], tuple[int, int]]
 
 

@@ -75,7 +75,7 @@ _FILL_IN: Mapping[str, tuple[str, ...]] = {
     "fim_rep": ("<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"),
     "fim_sep": ("<|file_sep|>",),
 }
-_FILL_IN_ENDS = ("fim_pad", "fim_rep", "fim_sep")  # those that end an answer
+_FILL_IN_ENDS = ("fim_pad", "fim_rep", "fim_sep")  # tokens that end an answer
 # Tokens of Phi-3 that leave the white space behind them alone.
 _KEEP_SPACE = ("<s>", "<unk>", "<|endoftext|>")
 
@@ -111,7 +111,7 @@ class _Vocabulary:
                     f"{self.where}: {_KEYS}token_type: token {i} is of the kind {kind!r:.20}; "
                     f"expected {_NORMAL} to {_BYTE}"
                 )
-        # Of tokens with the same text the last counts, as in llama.cpp.
+        # The last of several tokens with one text counts, as in llama.cpp.
         self.ids = {token: i for i, token in enumerate(self.tokens)}
         self.stop_ids = self._find_stop_ids()
         fill_in = (self._find_fill_in(name) for name in _FILL_IN)

@@ -22,7 +22,7 @@ from packhorse_weights.tensor import LazyTensor, Tensor
 
 # The groups in which the one scale of a row is repeated.
 _WHOLE_ROW = 128
-_SMALLEST_GROUP = {4: 32, 8: 16}  # by the bits of a value
+_SMALLEST_GROUP = {4: 32, 8: 16}  # bits of a value -> the smallest group
 
 
 class Layer(NamedTuple):
@@ -34,8 +34,8 @@ class Layer(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """group: input features with one scale; None: all. groups: how many there are. group_of: of
-    each input feature; None: neighbours have a group."""
+    """Form of a quantised layer. group: input features with one scale; None: all. groups: how many
+    there are. group_of: the group of each input feature; None: neighbours have a group."""
 
     shape: tuple[int, int]  # [out, in]
     bits: int
@@ -120,7 +120,7 @@ def layer_tensor(
         raise CheckpointError(f"tensor {name!r} names a group beyond the {layout.groups} there are")
     order: Order | None = None
     if (group_of != in_runs).any():
-        # In this order the features of a group are neighbours.
+        # Sorting the features so makes those of a group neighbours.
         order = np.argsort(group_of, kind="stable").astype(np.int32)
     regular = order is None or (group_of[order] == in_runs).all()
     if not regular or not is_kept(layout.bits, layout.group):

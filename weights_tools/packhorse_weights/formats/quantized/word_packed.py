@@ -25,7 +25,7 @@ from packhorse_weights.formats.quantized.scaled_layers import (
 from packhorse_weights.quantization.grouped import Bytes
 from packhorse_weights.tensor import Tensor, to_float32
 
-# Where each of 8 neighbouring output features lies in a word of AWQ, in half bytes.
+# Place of each of 8 neighbouring output features in a word of AWQ, in half bytes.
 _AWQ_PLACES = (0, 4, 1, 5, 2, 6, 3, 7)
 _PARTS = ("qweight", "qzeros", "scales", "g_idx")
 
@@ -35,7 +35,7 @@ class _Settings(NamedTuple):
     bits: int
     group: int  # -1: a row is one group
     symmetric: bool
-    offset: int  # what is added to stored zero points
+    offset: int  # added to stored zero points
     by_activation: bool  # whether g_idx says which group an input feature is in
 
 

@@ -1,0 +1,17 @@
+// Attention over sequences of different lengths. The thread pool runs one task for each sequence,
+// head and tile of queries.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cpu/isa/kernels.h"
+#include "cpu/threads/thread_pool.h"
+#include "ops/args/attention.h"
+
+namespace packhorse::cpu {
+
+size_t attention_workspace(int64_t num_sequences, int64_t head_dim, int threads);
+void attention(const AttentionArgs& args, const Kernels& kernels, ThreadPool& pool);
+
+}  // namespace packhorse::cpu

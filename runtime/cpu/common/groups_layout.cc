@@ -1,0 +1,111 @@
+#include "cpu/common/groups_layout.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "core/float_convert.h"
+#include "core/math.h"
+
+namespace packhorse::cpu {
+namespace {
+
+constexpr int64_t kStep = 4;  // input features whose products one instruction adds
+
+int64_t stripes_of(int64_t out_features) { return ceil_div(out_features, kStripeColumns); }
+
+// Packs one stripe, the columns of which begin at `first`.
+void pack_stripe(const GroupedWeight& weight, int64_t first, int64_t in_features,
+                 int64_t out_features, const WeightGroups& groups, uint8_t* to) {
+  const int64_t columns = std::min(kStripeColumns, out_features - first);
+  const int64_t padded = group_blocks(in_features) * kGroupBlock;
+  const int64_t count = groups.count(in_features);
+  // A step of 8 bits takes one byte for each of its features, one of 4 bits shares bytes with the
+  // next step.
+  const int64_t together = groups.bits == 4 ? 2 * kStep : kStep;
+  const auto put_header = [&](const uint16_t* from, int64_t group) {
+    for (int64_t n = 0; n < kStripeColumns; ++n, to += sizeof(uint16_t)) {
+      const bool there = n < columns && group < count;
+      const uint16_t value = there ? from[(first + n) * count + group] : uint16_t{0};
+      std::memcpy(to, &value, sizeof(value));
+    }
+  };
+  for (int64_t k = 0; k < padded; k += together) {
+    if (k % groups.size == 0) {
+      put_header(weight.scales, k / groups.size);
+      if (groups.minima) put_header(weight.minima, k / groups.size);
+    }
+    for (int64_t n = 0; n < kStripeColumns; ++n) {
+      const uint8_t* row = weight.values + (first + n) * in_features;
+      const auto at = [&](int64_t feature) {
+        return n < columns && feature < in_features ? row[feature] : uint8_t{0};
+      };
+      for (int64_t i = k; i < k + kStep; ++i) {
+        const uint8_t high = groups.bits == 4 ? at(i + kStep) : uint8_t{0};
+        *to++ = static_cast<uint8_t>(at(i) | high << 4);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+int64_t groups_stripe_bytes(int64_t in_features, const WeightGroups& groups) {
+  const int64_t padded = group_blocks(in_features) * kGroupBlock;
+  const int64_t header = kStripeColumns * (groups.minima ? 2 : 1) *
+                         static_cast<int64_t>(sizeof(uint16_t)) * groups.count(padded);
+  return header + kStripeColumns * padded * groups.bits / 8;
+}
+
+size_t packed_groups_bytes(int64_t in_features, int64_t out_features, const WeightGroups& groups) {
+  return static_cast<size_t>(stripes_of(out_features) * groups_stripe_bytes(in_features, groups));
+}
+
+void pack_groupwise_weight(const GroupedWeight& weight, int64_t in_features, int64_t out_features,
+                           const WeightGroups& groups, void* packed, ThreadPool& pool) {
+  const int64_t bytes = groups_stripe_bytes(in_features, groups);
+  pool.parallel_for(stripes_of(out_features), [&](int64_t stripe, int) {
+    pack_stripe(weight, stripe * kStripeColumns, in_features, out_features, groups,
+                static_cast<uint8_t*>(packed) + stripe * bytes);
+  });
+}
+
+void read_groupwise_row(const LinearWeight& weight, int64_t row, float scale, DType dtype,
+                        void* out) {
+  const WeightGroups& groups = weight.groups;
+  const int64_t column = row % kStripeColumns;
+  const auto* group = static_cast<const uint8_t*>(weight.data) +
+                      row / kStripeColumns * groups_stripe_bytes(weight.in_features, groups);
+  const auto half = [&](const uint8_t* from) {
+    float value = 0;
+    to_float32(from + column * static_cast<int64_t>(sizeof(uint16_t)), DType::kFloat16, &value, 1);
+    return value;
+  };
+  const int64_t halves = kStripeColumns * static_cast<int64_t>(sizeof(uint16_t));
+  const int64_t together = groups.bits == 4 ? 2 * kStep : kStep;  // as pack_stripe has them
+  std::array<float, kGroupBlock> values;
+  for (int64_t first = 0; first < weight.in_features; first += groups.size) {
+    const float factor = half(group);
+    const float minimum = groups.minima ? half(group + halves) : 0;
+    const auto zero = static_cast<float>(groups.minima ? 0 : groups.zero());
+    const uint8_t* packed = group + (groups.minima ? 2 : 1) * halves;
+    const int64_t end = std::min<int64_t>(groups.size, weight.in_features - first);
+    for (int64_t begin = 0; begin < end; begin += kGroupBlock) {
+      const int64_t count = std::min(kGroupBlock, end - begin);
+      for (int64_t i = 0; i < count; ++i) {
+        const int64_t at = begin + i;
+        const int64_t step = at / together * kStripeColumns + column;
+        const uint8_t byte = packed[step * kStep + at % kStep];
+        const int q = groups.bits == 8 ? byte : at % together < kStep ? byte & 15 : byte >> 4;
+        values[static_cast<size_t>(i)] =
+            (factor * (static_cast<float>(q) - zero) + minimum) * scale;
+      }
+      from_float32(values.data(), dtype,
+                   static_cast<char*>(out) + static_cast<size_t>(first + begin) * size_of(dtype),
+                   static_cast<size_t>(count));
+    }
+    group = packed + kStripeColumns * groups.size * groups.bits / 8;
+  }
+}
+
+}  // namespace packhorse::cpu

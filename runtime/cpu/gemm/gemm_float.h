@@ -1,0 +1,16 @@
+// Dense layers in float32, which our own kernel computes (gemm_kernel_float.inc).
+#pragma once
+
+#include <memory>
+
+#include "cpu/gemm/gemm_shape.h"
+#include "cpu/threads/thread_pool.h"
+
+namespace packhorse::cpu {
+
+size_t packed_float_bytes(int64_t in_features, int64_t out_features);
+void pack_float_weight(const float* weight, int64_t in_features, int64_t out_features, void* packed,
+                       ThreadPool& pool);
+std::unique_ptr<Gemm> make_float_gemm(const DenseShape& shape);
+
+}  // namespace packhorse::cpu

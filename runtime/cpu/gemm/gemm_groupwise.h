@@ -1,0 +1,17 @@
+// Dense layers whose weights are quantised in groups of input features (WeightGroups): what GGUF,
+// GPTQ and AWQ files hold. Rows of x are quantised to int8 in blocks of 32 features, so that
+// products are summed as integers within a group, exactly, and in float32, in order, over groups
+// (MultiplyGroupwise in gemm_kernels.h). Every number of rows goes through that one arithmetic.
+#pragma once
+
+#include <memory>
+
+#include "cpu/gemm/gemm_shape.h"
+
+namespace packhorse::cpu {
+
+/// Makes a dense layer that takes x in blocks: Block::x, x_scales and x_sums are what
+/// QuantizeBlocks writes.
+std::unique_ptr<Gemm> make_groupwise_gemm(const DenseShape& shape);
+
+}  // namespace packhorse::cpu

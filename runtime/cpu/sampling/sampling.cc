@@ -1,0 +1,291 @@
+#include "cpu/sampling/sampling.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <span>
+
+#include "core/math.h"
+#include "cpu/common/workspace.h"
+#include "ops/sampling_math.h"
+
+namespace packhorse::cpu {
+namespace {
+
+struct Scratch {
+  Scratch(Workspace& workspace, int64_t vocab_size, int64_t num_biases, int threads)
+      : vocab_size(vocab_size),
+        weights(workspace.take<uint64_t>(threads * vocab_size)),
+        keys(workspace.take<uint32_t>(threads * vocab_size)),
+        unbiased(workspace.take<float>(num_biases)) {}
+
+  int64_t vocab_size;
+  uint64_t* weights;  // [threads, vocab_size]
+  uint32_t* keys;     // [threads, vocab_size]
+  float* unbiased;    // [num_biases] logits before a bias was added
+};
+
+// The tokens with a larger key, and those with this key up to a token: what a selection has kept.
+struct Selected {
+  uint32_t key = 0;
+  int64_t last = INT64_MAX;  // token
+  bool contains(uint32_t of_key, int64_t token) const {
+    return of_key > key || (of_key == key && token <= last);
+  }
+};
+
+// The fewest tokens, those with the largest keys first and of equal ones the lower, whose weights
+// sum to `target` or more. Their weights sum to that much. `weight(token)` is the same for tokens
+// with the same key, and 0 for tokens that must not be chosen.
+template <class Weight>
+Selected select(std::span<const uint32_t> keys, uint64_t target, Weight weight) {
+  Selected selected;
+  uint64_t needed = target;
+  // The key of the last token is found digit by digit, as in a radix sort, from the highest on.
+  for (int shift = 24; shift >= 0; shift -= 8) {
+    std::array<uint64_t, 256> sums = {};
+    const uint32_t above = shift == 24 ? 0 : ~uint32_t{0} << (shift + 8);
+    for (size_t token = 0; token < keys.size(); ++token) {
+      if ((keys[token] & above) != selected.key) continue;
+      sums[keys[token] >> shift & 0xff] += weight(static_cast<int64_t>(token));
+    }
+    uint32_t digit = 255;
+    while (digit > 0 && sums[digit] < needed) needed -= sums[digit--];
+    selected.key |= digit << shift;
+  }
+  for (size_t token = 0; token < keys.size(); ++token) {
+    if (keys[token] != selected.key) continue;
+    const uint64_t its = weight(static_cast<int64_t>(token));
+    if (its == 0) continue;
+    selected.last = static_cast<int64_t>(token);
+    if (its >= needed) break;
+    needed -= its;
+  }
+  return selected;
+}
+
+// A row of logits.
+class Row {
+ public:
+  Row(const SampleArgs& args, int64_t index, const Scratch& scratch, int worker)
+      : args_(args),
+        row_(args.rows[index]),
+        index_(index),
+        logits_(args.logits.as<float>() + index * args.logits.row_stride,
+                static_cast<size_t>(args.logits.columns())),
+        weights_(scratch.weights + worker * scratch.vocab_size, logits_.size()),
+        keys_(scratch.keys + worker * scratch.vocab_size, logits_.size()),
+        unbiased_(scratch.unbiased) {}
+
+  void run() {
+    if (row_.of_beam) return write_beam();
+    const bool logprobs = args_.wants_logprobs || args_.num_top > 0;
+    const double normalizer = logprobs ? log_sum() : 0;
+    if (args_.num_top > 0) {
+      for (size_t token = 0; token < logits_.size(); ++token) {
+        keys_[token] = logit_key(logits_[token]);
+      }
+      write_top(normalizer);
+    }
+    add_biases();
+    const int32_t token = row_.forced >= 0 ? row_.forced : choose();
+    args_.tokens[index_] = token;
+    if (!args_.wants_logprobs) return;
+    args_.logprobs[index_] = token < 0 ? 0 : static_cast<float>(unbiased(token) - normalizer);
+  }
+
+ private:
+  // log of the sum of exp over all logits.
+  double log_sum() const {
+    float largest = -INFINITY;
+    for (float logit : logits_) largest = std::max(largest, logit);
+    if (largest == -INFINITY) return 0;
+    double sum = 0;
+    for (float logit : logits_) sum += std::exp(logit - largest);
+    return largest + std::log(sum);
+  }
+
+  void write_beam() {
+    const double normalizer = log_sum();
+    for (float& logit : logits_) logit = static_cast<float>(logit - normalizer);
+    add_biases();
+    fill_keys();
+    write_top(0);
+    args_.tokens[index_] = -1;
+    if (args_.wants_logprobs) args_.logprobs[index_] = 0;
+  }
+
+  void add_biases() {
+    for (int32_t i = row_.bias_begin; i < row_.bias_end; ++i) {
+      float& logit = logits_[static_cast<size_t>(args_.bias_tokens[i])];
+      unbiased_[i] = logit;
+      logit += args_.biases[i];
+    }
+  }
+
+  // The most likely tokens by keys_.
+  void write_top(double normalizer) const {
+    if (args_.num_top == 0) return;
+    const auto count = std::min<uint64_t>(static_cast<uint64_t>(args_.num_top), logits_.size());
+    const Selected top = select(keys_, count, [](int64_t) { return uint64_t{1}; });
+    int32_t* tokens = args_.top_tokens + index_ * args_.num_top;
+    int32_t found = 0;
+    for (size_t token = 0; token < logits_.size(); ++token) {
+      if (!top.contains(keys_[token], static_cast<int64_t>(token))) continue;
+      tokens[found++] = static_cast<int32_t>(token);
+    }
+    const auto key_of = [&](int32_t token) { return keys_[static_cast<size_t>(token)]; };
+    std::sort(tokens, tokens + found, [&](int32_t a, int32_t b) {
+      return key_of(a) > key_of(b) || (key_of(a) == key_of(b) && a < b);
+    });
+    for (int32_t i = 0; i < args_.num_top; ++i) {
+      if (i >= found) tokens[i] = -1;
+      args_.top_logprobs[index_ * args_.num_top + i] =
+          i < found ? static_cast<float>(logit_of_key(key_of(tokens[i])) - normalizer) : -INFINITY;
+    }
+  }
+
+  double unbiased(int32_t token) const {
+    for (int32_t i = row_.bias_begin; i < row_.bias_end; ++i) {
+      if (args_.bias_tokens[i] == token) return unbiased_[i];
+    }
+    return logits_[static_cast<size_t>(token)];
+  }
+
+  bool raises() const { return row_.flat || row_.boost_end > row_.bias_end; }
+
+  bool allowed(size_t token) const {
+    if (row_.mask < 0) return true;
+    const size_t words = ceil_div(logits_.size(), 32);
+    const uint32_t* mask = args_.masks + static_cast<size_t>(row_.mask) * words;
+    return (mask[token / 32] >> token % 32 & 1) != 0;
+  }
+
+  // Fills keys_; returns the first token with the largest.
+  size_t fill_keys() {
+    const int32_t* counts =
+        row_.counts < 0 ? nullptr
+                        : args_.counts.as<int32_t>() + row_.counts * args_.counts.row_stride;
+    size_t best = 0;
+    for (size_t token = 0; token < logits_.size(); ++token) {
+      float logit =
+          counts == nullptr ? logits_[token] : penalize(logits_[token], row_, counts[token]);
+      if (raises()) logit = raise(logit, static_cast<int64_t>(token), row_, args_);
+      keys_[token] = allowed(token) ? logit_key(logit) : kImpossibleKey;
+      if (keys_[token] > keys_[best]) best = token;
+    }
+    return best;
+  }
+
+  // The first token with the largest key, where every token may come as it is.
+  size_t most_likely() const {
+    // Keys as signed numbers, since this compiles to vector code.
+    const auto key = [](float logit) {
+      return static_cast<int32_t>(logit_key(logit) ^ 0x80000000u);
+    };
+    constexpr size_t kBlock = 512;
+    int32_t largest = INT32_MIN;
+    size_t token = 0;  // the first of the first block that has it
+    for (size_t begin = 0; begin < logits_.size(); begin += kBlock) {
+      int32_t of_block = INT32_MIN;
+      const size_t end = std::min(begin + kBlock, logits_.size());
+      for (size_t i = begin; i < end; ++i) of_block = std::max(of_block, key(logits_[i]));
+      if (of_block <= largest) continue;
+      largest = of_block;
+      token = begin;
+    }
+    while (key(logits_[token]) != largest) ++token;
+    return token;
+  }
+
+  int32_t choose() {
+    if (row_.temperature == 0 && row_.counts < 0 && row_.mask < 0 && !raises()) {
+      const size_t best = most_likely();
+      return logit_key(logits_[best]) <= kImpossibleKey ? -1 : static_cast<int32_t>(best);
+    }
+    const size_t best = fill_keys();
+    if (keys_[best] <= kImpossibleKey) return -1;
+    const float largest = logit_of_key(keys_[best]);
+    if (row_.temperature == 0 || std::isinf(largest)) return static_cast<int32_t>(best);
+    Selected kept;
+    if (row_.top_k > 0 && static_cast<size_t>(row_.top_k) < keys_.size()) {
+      kept = select(keys_, static_cast<uint64_t>(row_.top_k), [](int64_t) { return uint64_t{1}; });
+    }
+    const float inverse = inverse_temperature(row_.temperature);
+    uint64_t total = 0;
+    for (size_t token = 0; token < keys_.size(); ++token) {
+      weights_[token] = 0;
+      if (!kept.contains(keys_[token], static_cast<int64_t>(token))) continue;
+      weights_[token] = weight_of(std::exp((logit_of_key(keys_[token]) - largest) * inverse));
+      total += weights_[token];
+    }
+    if (row_.top_p < 1) {
+      kept = select(keys_, nucleus_of(total, row_.top_p),
+                    [&](int64_t token) { return weights_[static_cast<size_t>(token)]; });
+    }
+    const auto smallest =
+        static_cast<uint64_t>(static_cast<double>(row_.min_p) * static_cast<double>(kWeightUnit));
+    total = 0;
+    for (size_t token = 0; token < keys_.size(); ++token) {
+      uint64_t& weight = weights_[token];
+      if (!kept.contains(keys_[token], static_cast<int64_t>(token)) || weight < smallest)
+        weight = 0;
+      total += weight;
+    }
+    uint64_t left = scale_random(random_bits(row_), total);
+    size_t token = 0;
+    while (weights_[token] <= left) left -= weights_[token++];
+    return static_cast<int32_t>(token);
+  }
+
+  const SampleArgs& args_;
+  const SamplingRow& row_;
+  const int64_t index_;
+  const std::span<float> logits_;
+  const std::span<uint64_t> weights_;
+  const std::span<uint32_t> keys_;
+  float* const unbiased_;
+};
+
+}  // namespace
+
+size_t sample_workspace(int64_t vocab_size, int64_t num_biases, int threads) {
+  Workspace workspace;
+  Scratch(workspace, vocab_size, num_biases, threads);
+  return workspace.bytes();
+}
+
+void sample(const SampleArgs& args, ThreadPool& pool) {
+  Workspace workspace(args.workspace);
+  const Scratch scratch(workspace, args.logits.columns(), args.num_biases, pool.threads());
+  pool.parallel_for(args.logits.rows(),
+                    [&](int64_t index, int worker) { Row(args, index, scratch, worker).run(); });
+}
+
+void count_tokens(const CountTokensArgs& args) {
+  const auto row = [&](int32_t slot) {
+    return args.counts.as<int32_t>() + slot * args.counts.row_stride;
+  };
+  for (int64_t i = 0; i < args.num_clear; ++i) {
+    std::fill_n(row(args.clear[i]), args.counts.columns(), 0);
+  }
+  for (int64_t i = 0; i < args.num_tokens; ++i) {
+    if (args.slots[i] < 0) continue;
+    int32_t& count = row(args.slots[i])[args.ids[i]];
+    count = args.of_prompt ? count | CountTokensArgs::kSeen : count + 1;
+  }
+}
+
+void begin_step(const BeginStepArgs& args) {
+  for (int64_t b = 0; b < args.batch.num_sequences; ++b) {
+    std::copy(args.pages + args.page_begins[b], args.pages + args.page_begins[b + 1],
+              args.table + b * args.table_stride);
+    int32_t& id = args.ids[args.batch.cu_seqlens[b + 1] - 1];
+    if (args.sources[b] >= 0) id = std::max(args.tokens[args.sources[b]], 0);
+    const int32_t slot = args.count_slots[b];
+    if (slot >= 0) ++args.counts.as<int32_t>()[slot * args.counts.row_stride + id];
+  }
+}
+
+}  // namespace packhorse::cpu
