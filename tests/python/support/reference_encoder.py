@@ -1,4 +1,4 @@
-"""Expected results of a whole encoder, by its spec: NumPy in float64, written for reading."""
+"""Results of a whole encoder by its spec: NumPy in float64, written for reading."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _mixture(
     y: Array,
     state: Any,
 ) -> tuple[Array, Array]:
-    """Output of the chosen experts, and the router's state."""
+    """Results of the chosen experts, and the router's state."""
 
     def dense(name: str, x: Array, activation: str = "none") -> Array:
         weight, bias = (tensors.get(f"{block}.router.{name}.{part}") for part in ("weight", "bias"))
@@ -138,14 +138,14 @@ def _convolution(
 
 
 class Exact:
-    """Computations of an encoder where a runtime may round its results: here nothing is rounded."""
+    """Arithmetic at the places of an encoder where a runtime may round: nothing is rounded."""
 
     def dense(self, name: str, x: Array, weight: Array, bias: Any, activation: str) -> Array:
         """A dense layer, by the name of its tensors."""
         return reference.linear(x, weight, bias, activation)
 
     def residual(self, x: Array) -> Array:
-        """Values kept between layers: the residual stream, and the outputs of norms."""
+        """Rows that are kept between layers: the residual stream, and the outputs of norms."""
         return x
 
     def attention(
@@ -232,11 +232,9 @@ def encoder(
     if stack.get("residual_scales"):
         x = (x + tensors["embeddings.shift"]) * tensors["embeddings.scale"]
     entered = x
-    state: Any = None  # passed from one router to the next
-    options: dict[str, Any] = {"causal": attention["mask"] == "causal"}
-    if "scale" in attention:
-        options["scale"] = attention["scale"]
-    term = attention.get("score_term", {})
+    state: Any = None  # of routers
+    shared: dict[str, Any] = {}  # options of attention in all layers
+    term = stack.get("score_term", {})
     if term.get("kind") == "alibi":
         shared["alibi_slopes"] = reference.alibi_slopes(blocks_of(spec)[0][0]["num_heads"])
     if term.get("kind") == "bucketed":
