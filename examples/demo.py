@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import packhorse
+from packhorse_weights.spec import blocks_of, stack_of
 from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -57,10 +58,12 @@ def embed(model: packhorse.TextModel, texts: Sequence[str]) -> tuple[FloatArray,
 
 def gigaflop(config: dict[str, Any], lengths: Sequence[int]) -> float:
     """Work of the encoder's matrix products, attention's included, on rows of these lengths."""
-    hidden, heads = config["hidden_size"], config["num_heads"] * config["head_dim"]
-    per_token = 8 * hidden * heads + 4 * hidden * config["intermediate_size"]
-    attention = sum(4 * length * length * heads for length in lengths)
-    return float(config["num_layers"] * (per_token * sum(lengths) + attention) / 1e9)
+    hidden, total = stack_of(config)["hidden_size"], 0
+    for attention, feed_forward in blocks_of(config):
+        heads = attention["num_heads"] * attention["head_dim"]
+        total += sum(lengths) * (8 * hidden * heads + 4 * hidden * feed_forward["size"])
+        total += sum(4 * length * length * heads for length in lengths)
+    return total / 1e9
 
 
 def show_neighbours(
@@ -142,7 +145,8 @@ def main() -> None:
     session = model.session
     config = session.config
     console.print(
-        f"[bold]{config['family']}[/]: {config['num_layers']} layers of {config['hidden_size']}, "
+        f"[bold]{config['family']}[/]: {len(blocks_of(config))} layers of "
+        f"{stack_of(config)['hidden_size']}, "
         f"{session.dtype} on {session.device} ({len(os.sched_getaffinity(0))} cores), loaded in "
         f"{time.perf_counter() - start:.2f} s"
     )

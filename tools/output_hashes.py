@@ -25,6 +25,7 @@ from pathlib import Path
 
 import numpy as np
 import packhorse
+from packhorse_weights.spec import stack_of, stem_of, upgraded
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "python" / "support"))
@@ -90,12 +91,12 @@ def batches(session: packhorse.Session) -> Iterator[packhorse.PackedTokens]:
     """The batches, which are the same for every build: the numbers come from a generator with a
     fixed seed."""
     random = np.random.default_rng(17)
-    types = session.config.get("type_vocab_size", 0)
+    types = stem_of(session.config).get("type_vocab_size", 0)
     for i, lengths in enumerate(BATCHES):
         sizes = [min(length, session.max_seqlen) for length in lengths]
         cu_seqlens = np.cumsum([0, *sizes], dtype=np.int32)
         tokens = int(cu_seqlens[-1])
-        ids = random.integers(0, session.config["vocab_size"], tokens, dtype=np.int32)
+        ids = random.integers(0, stem_of(session.config)["vocab_size"], tokens, dtype=np.int32)
         type_ids = random.integers(0, max(types, 1), tokens, dtype=np.int32)
         positions = random.integers(0, session.max_seqlen, tokens, dtype=np.int32)
         yield packhorse.PackedTokens(ids, cu_seqlens)
@@ -106,8 +107,8 @@ def batches(session: packhorse.Session) -> Iterator[packhorse.PackedTokens]:
 
 
 def takes_positions(session: packhorse.Session) -> bool:
-    config = session.config
-    return config["positions"]["kind"] == "learned" or "rope" in config.get("attention", {})
+    spec = upgraded(session.config)
+    return stem_of(spec)["positions"]["kind"] == "learned" or "ropes" in stack_of(spec)
 
 
 def hash_outputs(session: packhorse.Session) -> dict[str, str]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
+from packhorse_weights.spec import stem_of
 
 from packhorse._native import session as _session
 from packhorse.arguments import (
@@ -252,7 +253,7 @@ class EncoderSession(Session, generates=False):
         most = self._native.max_seqlen
         longest = min(self.config.get("max_length", most), most)
         ids, types = join_pairs(self.config, longest, query, list(documents), truncation)
-        has_types = self.config.get("type_vocab_size", 0) > 1
+        has_types = stem_of(self.config).get("type_vocab_size", 0) > 1
         result = self.run_many(ids, outputs=["logits"], type_ids=types if has_types else None)
         return as_scores(self.config, result.logits)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from packhorse_weights.spec import is_causal
+
 Config = Mapping[str, Any]
 _ANSWER_LABELS = ["start", "end"]
 
@@ -91,6 +93,6 @@ def require_head(config: Config, method: str) -> None:
     if fits(config):
         return
     hint = f"use {' or '.join(methods_for(config))}"
-    if method == "score" and config.get("attention", {}).get("mask") == "causal":
+    if method == "score" and is_causal(config):
         hint += "; a generative reranker is loaded with reranker="
     raise ValueError(f"{method}: {_describe(config)}, expected {needed}: {hint}")

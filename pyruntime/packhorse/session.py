@@ -9,6 +9,8 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar, cast, overload
 
+from packhorse_weights.spec import stack_of
+
 from packhorse.device import check_device
 from packhorse.dtypes import choose_dtype
 from packhorse.load_options import LoadOptions, ModelPath
@@ -183,7 +185,7 @@ class Session:
     @property
     def hidden_size(self) -> int:
         """The number of values of a token's hidden state."""
-        return int(self.config["hidden_size"])
+        return int(stack_of(self.config)["hidden_size"])
 
     @property
     def labels(self) -> list[str]:

@@ -7,7 +7,7 @@
 
 namespace packhorse {
 
-/// How many adapters lie on the device at once, and the largest rank of each.
+/// Number of adapters that lie on the device at once, and the largest rank of each.
 struct AdapterCapacity {
   int64_t max_adapters = 0;
   int64_t max_rank = 0;

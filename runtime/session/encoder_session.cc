@@ -10,7 +10,7 @@
 
 #include "core/format.h"
 #include "core/interrupt.h"
-#include "model/encoder.h"
+#include "model/transformer.h"
 #include "session/graph_cache.h"
 #include "session/loaded_model.h"
 #include "session/output_slots.h"
@@ -45,7 +45,7 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
     if (DeviceIo* io = device().io()) finding_ = io->allocate_shared(sizeof(InputFinding));
     warm_up();
     graphs_.record(device(), model_.limits.max_tokens, model_.limits.max_seqlen,
-                   model_.spec.stem.type_vocab_size > 0,
+                   model_.spec.stack().stem.type_vocab_size > 0,
                    [this](const GraphBounds& bounds, bool has_type_ids) {
                      encode_within(bounds, has_type_ids);
                    });
@@ -158,7 +158,7 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
   const MemoryPlan& memory_plan() const override { return model_.plan; }
   const SessionOptions& options() const override { return model_.options; }
   const std::string& spec_json() const override { return model_.spec_json; }
-  int64_t hidden_size() const override { return model_.spec.hidden_size; }
+  int64_t hidden_size() const override { return model_.spec.stack().hidden_size; }
   int64_t embedding_size() const override { return model_.spec.embedding_columns(); }
   int64_t max_seqlen() const override { return model_.spec.max_seqlen; }
   std::vector<OutputShape> outputs() const override {
@@ -275,8 +275,10 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
     // On the CPU a run can be interrupted between layers. Other devices only queue the layers, so
     // checking there would be of no use.
     void (*const before_layer)() = device().io() == nullptr ? &check_interrupt : nullptr;
-    packhorse::encode(model_.spec, *model_.weights, tokens, buffers_.model, *model_.backend.ops,
-                      before_layer);
+    OwnKeys keys;
+    Transformer(model_.spec, *model_.weights, buffers_.model.stem, buffers_.model.layers,
+                *model_.backend.ops)
+        .run(tokens, keys, before_layer);
   }
 
   // Encodes whatever batch the device holds, with launches that serve any batch within the bounds.
@@ -292,7 +294,7 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
     return {tokens.batch.num_tokens, tokens.batch.max_seqlen, tokens.batch.min_seqlen};
   }
   bool has_type_ids(const TokenBatch& tokens) const {
-    return tokens.type_ids != nullptr && model_.spec.stem.type_vocab_size > 0;
+    return tokens.type_ids != nullptr && model_.spec.stack().stem.type_vocab_size > 0;
   }
 
   // Computes the last hidden state. Returns the batch with exact sizes for the heads.
@@ -337,15 +339,17 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
 };
 
 // Refuses by name what an encoder session cannot compute.
-void check_attention(const AttentionSpec& attention) {
-  if (attention.soft_cap == 0) return;
-  throw InvalidArgument(concat("spec: 'attention.soft_cap' is ", attention.soft_cap,
-                               ": scores are capped over pages of a cache alone"));
+void check_attention(const StackSpec& stack) {
+  for (const LayerSpec& layer : stack.layers) {
+    if (layer.attention().soft_cap == 0) continue;
+    throw InvalidArgument(concat("spec: 'attention.soft_cap' is ", layer.attention().soft_cap,
+                                 ": scores are capped over pages of a cache alone"));
+  }
 }
 
 LoadedModel plan_model(const std::string& spec_json, const SessionOptions& options) {
   LoadedModel model = open_model(spec_json, options);
-  check_attention(model.spec.stack.attention);
+  check_attention(model.spec.stack());
   count_memory(model, [&](const ModelWeights& weights, Arena& arena) {
     take_session_buffers(model.spec, weights, options, model.backend, arena);
   });

@@ -28,9 +28,9 @@ PackedLimits limits_of(const Spec& spec, const SessionOptions& options) {
   return {.max_tokens = options.max_tokens,
           .max_sequences = options.max_sequences,
           .max_seqlen = spec.max_seqlen,
-          .vocab_size = spec.stem.vocab_size,
-          .type_vocab_size = std::max<int64_t>(1, spec.stem.type_vocab_size),
-          .num_positions = spec.stem.num_positions - spec.stem.position_offset,
+          .vocab_size = spec.stack().stem.vocab_size,
+          .type_vocab_size = std::max<int64_t>(1, spec.stack().stem.type_vocab_size),
+          .num_positions = spec.stack().stem.num_positions - spec.stack().stem.position_offset,
           .max_predictions = spec.heads.masked_lm || spec.heads.lm ? options.max_predictions : 0};
 }
 

@@ -2,7 +2,7 @@
 // slot.
 #pragma once
 
-#include "model/encoder.h"
+#include "model/transformer.h"
 #include "packhorse/session.h"
 #include "session/loaded_model.h"
 

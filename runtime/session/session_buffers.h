@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "core/arena.h"
-#include "model/encoder.h"
+#include "model/transformer.h"
 #include "ops/backend.h"
 #include "packhorse/session.h"
 

@@ -25,6 +25,8 @@ def _specs(folder: Path) -> None:
         except (CheckpointError, OSError):
             continue  # a part of a folder, or one that shows what is refused
         (folder / config.parent.name).write_text(json.dumps(spec))
+    for name, spec in json.loads((GOLDEN / "specs_of_format_1.json").read_text()).items():
+        (folder / f"format-1-{name}").write_text(json.dumps(spec))
 
 
 def _safetensors(folder: Path) -> None:

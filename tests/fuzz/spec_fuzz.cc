@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "model/spec.h"
+#include "model/spec/spec.h"
 #include "packhorse/error.h"
 
 namespace {
@@ -14,35 +14,45 @@ void require(bool condition) {
 
 // Requires what the code that counts weights and buffers relies on.
 void require_sound(const packhorse::Spec& spec) {
-  const packhorse::StemSpec& stem = spec.stem;
-  require(spec.hidden_size > 0 && stem.vocab_size > 0 && stem.embedding_size > 0);
+  require(spec.stacks.size() == 1);
+  const packhorse::StackSpec& stack = spec.stack();
+  const packhorse::StemSpec& stem = stack.stem;
+  require(stem.kind == packhorse::StemKind::kTokens);
+  require(stack.hidden_size > 0 && stem.vocab_size > 0 && stem.embedding_size > 0);
   require(spec.max_seqlen > 0 && stem.position_offset >= 0);
   require(spec.max_seqlen <= stem.num_positions - stem.position_offset);
   require(spec.embedding_columns() > 0);
-  const packhorse::StackSpec& stack = spec.stack;
-  require(stack.num_layers >= 0);
-  require(stack.layer_weights.size() == static_cast<size_t>(stack.num_layers));
-  for (const int32_t set : stack.layer_weights) {
-    require(set >= 0 && set < stack.num_weight_sets());
-  }
-  if (stack.num_layers == 0) return;
-  const packhorse::AttentionSpec& attention = stack.attention;
-  require(attention.num_heads > 0 && attention.num_kv_heads > 0 && attention.head_dim > 0);
-  require(attention.num_heads % attention.num_kv_heads == 0);
-  require(stack.local_layers.size() == static_cast<size_t>(stack.num_layers));
-  if (attention.rope) {
-    require(stack.rotated_layers.size() == static_cast<size_t>(stack.num_layers));
-    const int64_t dims = attention.rope->dims;
-    require(dims > 0 && dims % 2 == 0 && dims <= attention.head_dim);
-    const size_t frequencies = attention.rope->frequencies.size();
-    require(frequencies == 0 || frequencies == static_cast<size_t>(dims / 2));
-  }
   // The tensor with the most elements is counted in bytes of at most 8 each.
   int64_t bytes = 0;
-  require(!__builtin_mul_overflow(stem.vocab_size, spec.hidden_size * 8, &bytes));
-  require(!__builtin_mul_overflow(stack.feed_forward.size, spec.hidden_size * 16, &bytes));
-  const int64_t columns = attention.num_heads * attention.head_dim;
-  require(!__builtin_mul_overflow(columns * 3, spec.hidden_size * 8, &bytes));
+  require(!__builtin_mul_overflow(stem.vocab_size, stack.hidden_size * 8, &bytes));
+  for (const packhorse::LayerSpec* set : stack.weight_sets()) require(set != nullptr);
+  for (const packhorse::LayerSpec& layer : stack.layers) {
+    require(layer.weights >= 0 && layer.blocks.size() == 2);
+    const packhorse::AttentionSpec& attention = layer.attention();
+    const packhorse::AttentionSpec& first = stack.layers.front().attention();
+    require(attention.num_heads > 0 && attention.num_kv_heads > 0 && attention.head_dim > 0);
+    require(attention.num_heads % attention.num_kv_heads == 0);
+    require(attention.num_heads == first.num_heads && attention.head_dim == first.head_dim);
+    require(attention.num_kv_heads == first.num_kv_heads);
+    require(!attention.rope || *attention.rope < stack.ropes.size());
+    const int64_t columns = attention.num_heads * attention.head_dim;
+    require(!__builtin_mul_overflow(columns * 3, stack.hidden_size * 8, &bytes));
+    const packhorse::BlockSpec& last = layer.blocks.back();
+    if (const auto* moe = std::get_if<packhorse::MoeSpec>(&last.kind)) {
+      require(moe->router.kind == packhorse::RouterKind::kState && moe->size > 0);
+      require(
+          !__builtin_mul_overflow(moe->num_experts * moe->size, stack.hidden_size * 16, &bytes));
+      continue;
+    }
+    const auto& feed_forward = std::get<packhorse::FeedForwardSpec>(last.kind);
+    require(!__builtin_mul_overflow(feed_forward.size, stack.hidden_size * 16, &bytes));
+  }
+  for (const packhorse::RopeSpec& rope : stack.ropes) {
+    require(rope.dims > 0 && rope.dims % 2 == 0 && rope.dims == stack.ropes.front().dims);
+    require(stack.layers.empty() || rope.dims <= stack.layers.front().attention().head_dim);
+    const size_t frequencies = rope.frequencies.size();
+    require(frequencies == 0 || frequencies == static_cast<size_t>(rope.dims / 2));
+  }
 }
 
 }  // namespace

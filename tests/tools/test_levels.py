@@ -37,14 +37,18 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("file", "line", "message"),
     [
-        ("runtime/cpu/gemm/linear.cc", '#include "model/spec.h"', "runtime/cpu must not include"),
+        (
+            "runtime/cpu/gemm/linear.cc",
+            '#include "model/spec/spec.h"',
+            "runtime/cpu must not include",
+        ),
         (
             "runtime/cpu/gemm/linear.cc",
             '#include "cuda/device/check.h"',
             "must not include runtime/cuda/",
         ),
         ("runtime/core/arena.h", '  #include "ops/ops.h"', "runtime/core must not include"),
-        ("runtime/model/spec.h", '#include "../cpu/gemm/gemm.h"', "runtime/cpu/gemm/gemm.h"),
+        ("runtime/model/spec/spec.h", '#include "../cpu/gemm/gemm.h"', "runtime/cpu/gemm/gemm.h"),
         ("runtime/ops/ops_rowwise.cc", '#include "cpu/cpu_backend.h"', "runtime/cpu/cpu_backend.h"),
         ("runtime/include/packhorse/types.h", '#include "core/arena.h"', "runtime/core/arena.h"),
         (

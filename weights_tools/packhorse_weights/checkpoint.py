@@ -25,7 +25,6 @@ from packhorse_weights.formats.quantized.float8 import FLOAT8
 from packhorse_weights.formats.quantized.folder import named_weights, open_quantized
 from packhorse_weights.formats.safetensors import read_safetensors
 from packhorse_weights.hub.cache import find_model
-from packhorse_weights.layout import Spec
 from packhorse_weights.naming import find_prefix, map_layers, map_names
 from packhorse_weights.quantization.per_channel import QUANTIZED_DTYPES, float8_tensors
 from packhorse_weights.quantization.stored import (
@@ -53,6 +52,7 @@ from packhorse_weights.sentence_transformers.pooling import (
 )
 from packhorse_weights.sentence_transformers.static_embedding import find_static, read_static
 from packhorse_weights.sentence_transformers.transformer import config_overrides
+from packhorse_weights.spec import Spec, from_layer, with_stem
 from packhorse_weights.tensor import WEIGHT_DTYPES, LazyTensor, Tensor, cast, default_dtype
 from packhorse_weights.vocabulary import read_lm_head, read_masked_lm
 from packhorse_weights.weight_files import Format, has_weights, read_weights
@@ -159,7 +159,7 @@ def _with_table(spec: Spec, stored: str | None, dtype: str) -> Spec:
     """The spec of a session of this dtype, in which activations are float32 or not: it says where
     the table of words, of which only rows are read, may stay as it is stored."""
     widened = stored in ("float16", "bfloat16") and dtype in ("float32", "int8", STORED)
-    return spec | {"table_dtype": stored} if widened else spec
+    return with_stem(spec, table_dtype=stored) if widened else spec
 
 
 def model_folder(folder: Path) -> Path:
@@ -311,7 +311,7 @@ def _open(path: Path, reranker: Reranker | None) -> Checkpoint:
         tensors, files, format = read_weights(folder, file)
         tensors = open_quantized(config, folder, tensors)
 
-    spec = family.spec(model_type, config)
+    spec = from_layer(family.spec(model_type, config))
     prefix = find_prefix(family, tensors, str(files[0]))
     pooler = family.names.get("pooler")
     has_pooler = pooler is not None and f"{prefix}{pooler}.weight" in tensors

@@ -15,7 +15,7 @@ from packhorse_weights.files import files_below, has_file, read_bytes
 from packhorse_weights.formats.gguf.model import find_gguf, open_generation
 from packhorse_weights.generation_settings import older_fields, read_settings
 from packhorse_weights.hub.cache import find_model
-from packhorse_weights.layout import Spec
+from packhorse_weights.spec import Spec
 from packhorse_weights.tokenizers.files import find_settings
 from packhorse_weights.tokenizers.settings import chat_tokens
 from packhorse_weights.tokenizers.special_tokens import SpecialTokens

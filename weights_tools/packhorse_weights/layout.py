@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
 
-Spec = dict[str, Any]
+from packhorse_weights.spec import Spec, stack_of, stem_of, upgraded, weight_sets
+
 Shapes = dict[str, tuple[int, ...]]
 
 # Layers that a file may hold in one tensor, concatenated by rows.
@@ -20,87 +20,90 @@ STACKS = {
 TRANSPOSED = ".weight_transposed"
 
 
-def num_weight_sets(spec: Spec) -> int:
-    """The number of distinct layers. Several layers of a model may use the weights of one."""
-    return 1 + max(spec.get("layer_weights", range(spec["num_layers"])), default=-1)
+class _Layer:
+    """The tensors of one set of weights.
 
+    shapes: dense layers with their shapes [out, in], and norms with their shapes [size].
+    bias: whether each of them has one.
+    bare: tensors that are neither.
+    """
 
-def _layer_shapes(spec: Spec, first: bool) -> tuple[Shapes, dict[str, bool]]:
-    """The dense layers of one layer with their shapes [out, in], the set of those without bias, and
-    the norms with their shapes [size]."""
-    hidden, inner = spec["hidden_size"], spec["intermediate_size"]
-    queries = spec["num_heads"] * spec["head_dim"]
-    keys = spec["num_kv_heads"] * spec["head_dim"]
-    attention, ffn, norm = spec["attention"], spec["ffn"], spec["norm"]
-    qkv_bias, up_bias = attention.get("qkv_bias", True), ffn.get("up_bias", True)
-    norm_bias = norm.get("bias", norm["kind"] == "layer")
-    shapes: Shapes = {
-        "attention.query": (queries, hidden),
-        "attention.key": (keys, hidden),
-        "attention.value": (keys, hidden),
-    }
-    key_bias = attention.get("key_bias", qkv_bias)
-    bias = dict.fromkeys(shapes, qkv_bias) | {"attention.key": key_bias}
+    def __init__(self, stack: Spec, blocks: list[Spec]) -> None:
+        self.shapes: Shapes = {}
+        self.bias: dict[str, bool] = {}
+        self.bare: Shapes = {}
+        self._stack = stack
+        self._hidden = stack["hidden_size"]
+        norm = stack["norm"]
+        self._norm_bias = norm.get("bias", norm["kind"] == "layer")
+        for block in blocks:
+            attends = block["kind"] in ("self_attention", "cca")
+            name = "attention" if attends else "ffn"
+            if attends:
+                self._add_attention(block)
+                self._add_scales(name)
+            else:
+                self._add_scales(name)
+                (self._add_moe if block["kind"] == "moe" else self._add_feed_forward)(block)
+            if block.get("norm", True) is True:
+                self._add(f"{name}.norm", (self._hidden,), self._norm_bias)
+            if norm["placement"] == "both":
+                self._add(f"{name}.output_norm", (self._hidden,), self._norm_bias)
 
-    def add(name: str, shape: tuple[int, ...], has_bias: bool) -> None:
-        shapes[name], bias[name] = shape, has_bias
+    def _add_scales(self, name: str) -> None:
+        if self._stack.get("residual_scales", False):
+            for part in ("output_scale", "output_shift", "residual_scale", "residual_shift"):
+                self.bare[f"{name}.{part}"] = (self._hidden,)
 
-    if attention.get("kind") == "compressed":
-        mixed, head_dim = queries + keys, spec["head_dim"]
-        add("attention.value", (keys // 2, hidden), qkv_bias)
-        add("attention.delayed_value", (keys // 2, hidden), qkv_bias)
-        add("attention.depthwise", (mixed, 1, attention["depthwise_width"]), True)
-        add("attention.grouped", (mixed, head_dim, attention["grouped_width"]), True)
-    term = attention.get("score_term", {})
-    if term.get("kind") == "disentangled" and not term["shared_projections"]:
-        if term["content_to_position"]:
-            add("attention.position_key", (queries, hidden), key_bias)
-        if term["position_to_content"]:
-            add("attention.position_query", (queries, hidden), qkv_bias)
-    if attention.get("qk_norm", False):
-        add("attention.query_norm", (spec["head_dim"],), False)
-        add("attention.key_norm", (spec["head_dim"],), False)
-    add("attention.output", (hidden, queries), attention.get("output_bias", True))
-    if not first or norm.get("first_attention", True):
-        add("attention.norm", (hidden,), norm_bias)
-    if norm["placement"] == "both":
-        add("attention.output_norm", (hidden,), norm_bias)
-    if ffn["kind"] == "mixture":
-        size = ffn["router_size"]
-        add("ffn.router.down", (size, hidden), True)
-        add("ffn.router.norm", (size,), norm_bias)
-        add("ffn.router.first", (size, size), True)
-        add("ffn.router.second", (size, size), True)
-        add("ffn.router.output", (ffn["experts"] + 1, size), False)
-    else:
-        if ffn["kind"] == "gated":
-            add("ffn.gate", (inner, hidden), up_bias)
-        add("ffn.up", (inner, hidden), up_bias)
-        add("ffn.down", (hidden, inner), ffn.get("down_bias", True))
-    if not norm.get("shared", False):
-        add("ffn.norm", (hidden,), norm_bias)
-    if norm["placement"] == "both":
-        add("ffn.output_norm", (hidden,), norm_bias)
-    return shapes, bias
+    def _add(self, name: str, shape: tuple[int, ...], bias: bool) -> None:
+        self.shapes[name], self.bias[name] = shape, bias
 
+    def _add_attention(self, block: Spec) -> None:
+        hidden, head_dim = self._hidden, block["head_dim"]
+        queries, keys = block["num_heads"] * head_dim, block["num_kv_heads"] * head_dim
+        qkv_bias: bool = block.get("qkv_bias", True)
+        key_bias: bool = block.get("key_bias", qkv_bias)
+        compressed = block["kind"] == "cca"
+        self._add("attention.query", (queries, hidden), qkv_bias)
+        self._add("attention.key", (keys, hidden), key_bias)
+        self._add("attention.value", (keys // 2 if compressed else keys, hidden), qkv_bias)
+        if compressed:
+            mixed = queries + keys
+            self._add("attention.delayed_value", (keys // 2, hidden), qkv_bias)
+            self._add("attention.depthwise", (mixed, 1, block["depthwise_width"]), True)
+            self._add("attention.grouped", (mixed, head_dim, block["grouped_width"]), True)
+            self.bare["attention.temperature"] = (block["num_kv_heads"],)
+        term = self._stack.get("score_term", {})
+        if term.get("kind") == "disentangled" and not term["shared_projections"]:
+            if term["content_to_position"]:
+                self._add("attention.position_key", (queries, hidden), key_bias)
+            if term["position_to_content"]:
+                self._add("attention.position_query", (queries, hidden), qkv_bias)
+        if block.get("qk_norm", False):
+            self._add("attention.query_norm", (head_dim,), False)
+            self._add("attention.key_norm", (head_dim,), False)
+        self._add("attention.output", (hidden, queries), block.get("output_bias", True))
 
-def _bare_shapes(spec: Spec, first: bool) -> Shapes:
-    """The tensors of one layer that are no dense layers and no norms."""
-    hidden, inner, ffn = spec["hidden_size"], spec["intermediate_size"], spec["ffn"]
-    shapes: Shapes = {}
-    if spec["attention"].get("kind") == "compressed":
-        shapes["attention.temperature"] = (spec["num_kv_heads"],)
-    if spec.get("residual_scales", False):
-        for block in ("attention", "ffn"):
-            for name in ("output_scale", "output_shift", "residual_scale", "residual_shift"):
-                shapes[f"{block}.{name}"] = (hidden,)
-    if ffn["kind"] == "mixture":
-        if not first:
-            shapes["ffn.router.state_scale"] = (ffn["router_size"],)
-        shapes["ffn.router.balance"] = (ffn["experts"] + 1,)
-        shapes["ffn.experts.gate_up"] = (ffn["experts"], 2 * inner, hidden)
-        shapes["ffn.experts.down"] = (ffn["experts"], hidden, inner)
-    return shapes
+    def _add_feed_forward(self, block: Spec) -> None:
+        hidden, inner, up_bias = self._hidden, block["size"], block.get("up_bias", True)
+        if block.get("gated", False):
+            self._add("ffn.gate", (inner, hidden), up_bias)
+        self._add("ffn.up", (inner, hidden), up_bias)
+        self._add("ffn.down", (hidden, inner), block.get("down_bias", True))
+
+    def _add_moe(self, block: Spec) -> None:
+        hidden, inner, experts = self._hidden, block["size"], block["experts"]
+        router, size = block["router"], block["router"]["size"]
+        self._add("ffn.router.down", (size, hidden), True)
+        self._add("ffn.router.norm", (size,), self._norm_bias)
+        self._add("ffn.router.first", (size, size), True)
+        self._add("ffn.router.second", (size, size), True)
+        self._add("ffn.router.output", (experts + 1, size), False)
+        if router["takes_state"]:
+            self.bare["ffn.router.state_scale"] = (size,)
+        self.bare["ffn.router.balance"] = (experts + 1,)
+        self.bare["ffn.experts.gate_up"] = (experts, 2 * inner, hidden)
+        self.bare["ffn.experts.down"] = (experts, hidden, inner)
 
 
 def weight_shapes(
@@ -111,16 +114,18 @@ def weight_shapes(
     stacks: which of STACKS the file has instead of the single layers.
     transposed: which layers of the blocks, such as `attention.qkv`, it stores as [in, out].
     """
-    hidden = spec["hidden_size"]
-    norm = spec.get("norm", {"kind": "layer", "placement": "post", "embeddings": False})
-    embedding: int = spec.get("embedding_size") or hidden
+    spec = upgraded(spec)
+    stack, stem = dict(stack_of(spec)), stem_of(spec)
+    hidden: int = stack["hidden_size"]
+    norm = stack.get("norm", {"kind": "layer", "placement": "post"})
+    embedding: int = stem.get("embedding_size") or hidden
     norm_bias = norm.get("bias", norm["kind"] == "layer")
-    shapes: Shapes = {"embeddings.word": (spec["vocab_size"], embedding)}
-    if spec["positions"]["kind"] == "learned":
-        width = hidden if spec["positions"].get("after_projection", False) else embedding
-        shapes["embeddings.position"] = (spec["positions"]["count"], width)
-    if spec.get("type_vocab_size", 0) > 0:
-        shapes["embeddings.type"] = (spec["type_vocab_size"], embedding)
+    shapes: Shapes = {"embeddings.word": (stem["vocab_size"], embedding)}
+    if stem["positions"]["kind"] == "learned":
+        width = hidden if stem["positions"].get("after_projection", False) else embedding
+        shapes["embeddings.position"] = (stem["positions"]["count"], width)
+    if stem.get("type_vocab_size", 0) > 0:
+        shapes["embeddings.type"] = (stem["type_vocab_size"], embedding)
 
     def layer(name: str, weight: tuple[int, ...], bias: bool = True) -> None:
         shapes[f"{name}.weight"] = weight
@@ -134,39 +139,41 @@ def weight_shapes(
                 layer(f"{name}.residual", (dense["size"], before), False)
             before = dense["size"]
 
-    if spec.get("residual_scales", False):
+    if stack.get("residual_scales", False):
         shapes["embeddings.scale"] = shapes["embeddings.shift"] = (hidden,)
-    if norm.get("embeddings", True):
+    if "norm" in stack and stem.get("norm", True):
         layer("embeddings.norm", (embedding,), norm_bias)
-    if "embedding_size" in spec:
-        layer("embeddings.projection", (hidden, embedding), spec.get("embedding_bias", True))
-    score_term = spec.get("attention", {}).get("score_term", {})
+    if "embedding_size" in stem:
+        layer("embeddings.projection", (hidden, embedding), stem.get("embedding_bias", True))
+    sets = weight_sets(spec)
+    score_term = stack.get("score_term", {})
     if score_term.get("kind") == "bucketed":
-        shapes["relative_bias"] = (score_term["buckets"], spec["num_heads"])
+        shapes["relative_bias"] = (score_term["buckets"], sets[0][0]["num_heads"])
     if score_term.get("kind") == "disentangled":
         span = score_term.get("buckets", 0) or score_term["max_distance"]
         shapes["relative_embeddings"] = (2 * span, hidden)
         if score_term["norm"]:
             layer("relative_norm", (hidden,))
-    for i in range(num_weight_sets(spec)):
-        parts, bias = _layer_shapes(spec, first=i == 0)
-        for stack in stacks:
-            rows = [parts.pop(part) for part in STACKS[stack]]
-            whole = all(bias[part] for part in STACKS[stack])
-            for part, shape in zip(STACKS[stack], rows, strict=True):
-                if bias[part] and not whole:  # biases of the single layers
+    for i, blocks in enumerate(sets):
+        own = _Layer(stack, blocks)
+        parts, bias = own.shapes, own.bias
+        for name in stacks:
+            rows = [parts.pop(part) for part in STACKS[name]]
+            whole = all(bias[part] for part in STACKS[name])
+            for part, shape in zip(STACKS[name], rows, strict=True):
+                if bias[part] and not whole:  # those of the single layers
                     shapes[f"layers.{i}.{part}.bias"] = shape[:1]
-            parts = {stack: (sum(row[0] for row in rows), hidden), **parts}
-            bias[stack] = whole
+            parts = {name: (sum(row[0] for row in rows), hidden), **parts}
+            bias[name] = whole
         for part, shape in parts.items():
             layer(f"layers.{i}.{part}", shape, bias[part])
             if part in transposed:
                 shapes.pop(f"layers.{i}.{part}.weight")
                 shapes[f"layers.{i}.{part}{TRANSPOSED}"] = shape[::-1]
-        for part, shape in _bare_shapes(spec, first=i == 0).items():
+        for part, shape in own.bare.items():
             shapes[f"layers.{i}.{part}"] = shape
-    if "convolution" in spec:
-        layer("convolution", (hidden, hidden, spec["convolution"]["width"]))
+    if "convolution" in stack:
+        layer("convolution", (hidden, hidden, stack["convolution"]["width"]))
         layer("convolution.norm", (hidden,), norm_bias)
     if norm["placement"] != "post":
         layer("final_norm", (hidden,), norm_bias)
@@ -189,14 +196,14 @@ def weight_shapes(
         layer("masked_lm.dense", (embedding, hidden), masked_lm.get("dense_bias", True))
         layer("masked_lm.norm", (embedding,), norm_bias)
         decoder_bias = masked_lm.get("decoder_bias", True)
-        layer("masked_lm.decoder", (spec["vocab_size"], embedding), decoder_bias)
+        layer("masked_lm.decoder", (stem["vocab_size"], embedding), decoder_bias)
     if (lm := spec.get("heads", {}).get("lm")) is not None:
         if lm.get("projection", False):
             layer("lm.projection", (embedding, hidden), False)
         if not lm.get("tied", False):
-            shapes["lm.decoder.weight"] = (spec["vocab_size"], embedding)
+            shapes["lm.decoder.weight"] = (stem["vocab_size"], embedding)
         if lm.get("bias", False):
-            shapes["lm.decoder.bias"] = (spec["vocab_size"],)
+            shapes["lm.decoder.bias"] = (stem["vocab_size"],)
     options = spec.get("embedding", {})
     poolings = options.get("pooling")
     width = hidden * (len(poolings) if isinstance(poolings, list) else 1)

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 
 from packhorse_weights.architectures.base import Architecture
 from packhorse_weights.errors import CheckpointError
-from packhorse_weights.layout import STACKS, TRANSPOSED, Shapes, Spec, weight_shapes
+from packhorse_weights.layout import STACKS, TRANSPOSED, Shapes, weight_shapes
+from packhorse_weights.spec import Spec
 from packhorse_weights.tensor import Tensor
 
 # Checkpoints that were converted from TensorFlow long ago use these names for weight and bias of a

@@ -14,7 +14,7 @@ from packhorse_weights.architectures.base import Architecture
 from packhorse_weights.architectures.heads import LmHead
 from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
-from packhorse_weights.layout import Spec
+from packhorse_weights.spec import Spec
 from packhorse_weights.tensor import Tensor, to_float32
 from packhorse_weights.tokenizers.files import read_tokenizer
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from packhorse_weights.architectures import find_architecture
 from packhorse_weights.architectures.base import Architecture
 from packhorse_weights.config import Config
-from packhorse_weights.layout import Spec
+from packhorse_weights.spec import Spec
 from packhorse_weights.tensor import Tensor
 
 _CAUSAL = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")  # ends of names of classes

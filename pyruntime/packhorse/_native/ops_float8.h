@@ -31,7 +31,7 @@ inline std::vector<float> row_lengths(const char* name, const Floats& array) {
 }
 
 /// FeedForwardArgs::inner_scale for these inputs: no product is longer than its factors (Cauchy and
-/// Schwarz). A session knows bounds of its inputs from norms (model/float8_layers.h).
+/// Schwarz). A session knows bounds of its inputs from norms (model/loading/float8_layers.h).
 inline float inner_scale(const Floats& x, const Linear& up, bool gated) {
   const auto& [weight, bias] = up;
   const std::vector<float> rows = row_lengths("x", x);

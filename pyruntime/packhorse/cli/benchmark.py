@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import packhorse_weights
+from packhorse_weights.spec import stem_of
 from rich.console import Console
 
 from packhorse import Session, pack, plan_memory
@@ -42,7 +43,7 @@ def run(
     batches = []
     for _ in range(_BATCHES):
         lengths = random.integers(1, longest, sequences, endpoint=True)
-        batches.append(pack([random.integers(0, spec["vocab_size"], n) for n in lengths]))
+        batches.append(pack([random.integers(0, stem_of(spec)["vocab_size"], n) for n in lengths]))
 
     rates: list[float] = []
     console = Console(stderr=True)

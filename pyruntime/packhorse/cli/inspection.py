@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import packhorse_weights
+from packhorse_weights.spec import blocks_of, stack_of, stem_of
 from packhorse_weights.text import read_text_config
 
 from packhorse import plan_memory
@@ -73,17 +74,21 @@ def _stored(checkpoint: Checkpoint) -> dict[str, Any]:
 
 def _sizes(spec: Mapping[str, Any]) -> dict[str, Any]:
     """The sizes that the model has; a model without layers has fewer."""
-    heads = spec.get("num_heads")
+    layers = blocks_of(spec)
     sizes = {
-        "vocabulary": spec["vocab_size"],
-        "hidden": spec["hidden_size"],
-        "layers": spec["num_layers"],
-        "heads": heads,
-        "head": spec.get("head_dim", spec["hidden_size"] // heads if heads else None),
-        "feed_forward": spec.get("intermediate_size"),
-        "activation": spec.get("ffn", {}).get("activation"),
+        "vocabulary": stem_of(spec)["vocab_size"],
+        "hidden": stack_of(spec)["hidden_size"],
+        "layers": len(layers),
     }
-    return {name: size for name, size in sizes.items() if size is not None}
+    if not layers:
+        return sizes
+    attention, feed_forward = layers[0]
+    return sizes | {
+        "heads": attention["num_heads"],
+        "head": attention["head_dim"],
+        "feed_forward": feed_forward["size"],
+        "activation": feed_forward["activation"],
+    }
 
 
 def _embedding(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -101,7 +106,7 @@ def _text(path: Path, spec: Mapping[str, Any]) -> dict[str, Any]:
     """The settings for text. If the folder has no readable tokenizer, `error` takes the place of
     the rest."""
     longest = {
-        "longest": spec.get("max_seqlen") or spec["positions"]["count"],
+        "longest": spec.get("max_seqlen") or stem_of(spec)["positions"]["count"],
         "cut_at": spec.get("max_length"),
     }
     try:
@@ -138,7 +143,9 @@ def _generation(checkpoint: Checkpoint, asked: LoadOptions) -> dict[str, Any]:
     except (RuntimeError, MemoryError) as error:
         return {**shown, "error": str(error)}
     spec = checkpoint.spec
-    context = min(int(spec.get("max_seqlen") or spec["positions"]["count"]), plan.kv_tokens)
+    context = min(
+        int(spec.get("max_seqlen") or stem_of(spec)["positions"]["count"]), plan.kv_tokens
+    )
     return {
         **shown,
         "kv_cache_dtype": asked.kv_cache_dtype,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from packhorse_weights.spec import stack_of, stem_of
+
 Spec = Mapping[str, Any]
 
 
@@ -18,7 +20,7 @@ class Output(NamedTuple):
 def find_outputs(spec: Spec) -> dict[str, Output]:
     """Returns the outputs of a session of the model, except "predictions", which are planned on
     request."""
-    heads, hidden = spec.get("heads", {}), int(spec["hidden_size"])
+    heads, hidden = spec.get("heads", {}), int(stack_of(spec)["hidden_size"])
     outputs = {
         "hidden": Output("token", hidden),
         "embedding": Output("sequence", embedding_columns(spec)),
@@ -33,7 +35,7 @@ def find_outputs(spec: Spec) -> dict[str, Output]:
     if vectors := heads.get("vectors"):
         outputs["vectors"] = Output("token", int(vectors["size"]))
     if heads.get("masked_lm", {}).get("sparse"):
-        outputs["sparse"] = Output("sequence", int(spec["vocab_size"]))
+        outputs["sparse"] = Output("sequence", int(stem_of(spec)["vocab_size"]))
     return outputs
 
 
@@ -42,4 +44,4 @@ def embedding_columns(spec: Spec) -> int:
     if dense := embedding.get("dense"):
         return int(dense[-1]["size"])
     pooling = embedding.get("pooling")
-    return int(spec["hidden_size"]) * (len(pooling) if isinstance(pooling, list) else 1)
+    return int(stack_of(spec)["hidden_size"]) * (len(pooling) if isinstance(pooling, list) else 1)

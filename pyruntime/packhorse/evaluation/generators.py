@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+from packhorse_weights.spec import stem_of
 
 from packhorse.evaluation.items import Entry, plain_texts
 from packhorse.evaluation.measures import Measure, Spread
@@ -40,7 +41,7 @@ class Generate(Task):
 
     def run(self, model: TextModel, items: Sequence[str], report: Report) -> Generated:
         longest = min(LONGEST, model.max_length - NEW_TOKENS)
-        table = model.session.config["vocab_size"]
+        table = stem_of(model.session.config)["vocab_size"]
         ids = model.tokenizer.encode(items, max(longest, 2), pairs=False, table=table).ids
         ids = [row for row in ids if row.size > 1]
         if not ids:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from packhorse_weights.spec import stem_of
 
 from packhorse.evaluation import statistics
 from packhorse.evaluation.items import Entry, plain_texts, queries, questions, texts_and_pairs
@@ -126,11 +127,11 @@ class ClassifyTokens(Task):
         return plain_texts(entries)
 
     def run(self, model: TextModel, items: Sequence[str], report: Report) -> Any:
-        config = model.session.config
+        stem = stem_of(model.session.config)
         tokens = model.tokenizer.encode(
-            items, model.max_length, pairs=False, table=config["vocab_size"]
+            items, model.max_length, pairs=False, table=stem["vocab_size"]
         )
-        with_types = config.get("type_vocab_size", 0) > 1
+        with_types = stem.get("type_vocab_size", 0) > 1
         types = tokens.type_ids if with_types and model.tokenizer.config.type_ids else None
         logits = model.encoder_session.run_many(
             tokens.ids, outputs=["logits"], type_ids=types

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence, Sized
 from itertools import chain
 from typing import Any, Protocol, TypeVar
 
+from packhorse_weights.spec import stem_of
+
 from packhorse.encoder_session import EncoderSession
 from packhorse.names import OutputName
 from packhorse.packing import Int32Array
@@ -53,7 +55,7 @@ class TextRunner:
         self.session = session
         self.tokenizer = tokenizer
         self.max_length = self._check_length(max_length)
-        types = session.config.get("type_vocab_size", 0)
+        types = stem_of(session.config).get("type_vocab_size", 0)
         self._num_types = types if types > 1 and tokenizer.config.type_ids else 0
         self._batcher = Batcher(session) if isinstance(session, EncoderSession) else None
         self.most_windows: int | None = None  # in all texts that are prepared together
@@ -80,7 +82,7 @@ class TextRunner:
     @property
     def _table(self) -> int:
         """Number of entries of the model's embedding table."""
-        return int(self.session.config["vocab_size"])
+        return int(stem_of(self.session.config)["vocab_size"])
 
     def encode(self, texts: Sequence[Text], first: int, max_length: int, **options: Any) -> Tokens:
         """`TextTokenizer.encode`, with ids and type ids that the model takes."""

@@ -10,15 +10,15 @@ namespace packhorse {
 
 KvCacheShape kv_cache_shape(const StackSpec& spec, const StackWeights& weights, DType dtype,
                             DType cache, int64_t taken_back) {
-  KvCacheShape shape = {.num_layers = spec.num_layers,
-                        .num_kv_heads = spec.attention.num_kv_heads,
+  const AttentionSpec& attention = spec.layers.front().attention();
+  KvCacheShape shape = {.num_layers = static_cast<int64_t>(spec.layers.size()),
+                        .num_kv_heads = attention.num_kv_heads,
                         .head_dim = weights.head_dim,
                         .dtype = cache,
                         .latent_dtype = dtype};
-  if (spec.attention.compression && !weights.layers.empty()) {
-    const AttentionWeights& attention = weights.layers.front().attention;
-    const CcaArgs args =
-        cca_of(spec.attention, *attention.convolutions, attention.qkv, weights.head_dim);
+  if (const auto* cca = std::get_if<CcaSpec>(&spec.layers.front().blocks.front().kind)) {
+    const auto& first = std::get<CcaWeights>(weights.layers.front().blocks.front().kind);
+    const CcaArgs args = cca_of(*cca, first, weights.head_dim);
     shape.latent_columns = args.state_columns();
     const auto step = static_cast<int64_t>(Arena::kAlignment / size_of(dtype));
     shape.latent_stride = round_up(shape.latent_columns, step);

@@ -7,8 +7,8 @@
 
 #include "core/arena.h"
 #include "generation/runner/step_runner.h"
-#include "model/spec.h"
-#include "model/stack_weights.h"
+#include "model/layers/stack.h"
+#include "model/spec/spec.h"
 #include "ops/args/cca.h"
 #include "ops/device_context.h"
 

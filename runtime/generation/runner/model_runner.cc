@@ -11,9 +11,8 @@
 #include "generation/runner/runner_plan.h"
 #include "generation/runner/step_inputs.h"
 #include "generation/sampling/sampler.h"
-#include "model/adapters.h"
-#include "model/stack.h"
-#include "model/stem.h"
+#include "model/loading/adapters.h"
+#include "model/transformer.h"
 #include "session/loaded_model.h"
 
 namespace packhorse {
@@ -264,8 +263,6 @@ class ModelRunner final : public StepRunner {
   void encode(const TokenBatch& tokens, const AdapterBatch* adapters) {
     Ops& ops = *model_.backend.ops;
     ops.begin_step(inputs_.begin(tokens.batch, sampler_.tokens(), sampler_.counts()));
-    embed(model_.spec.stem, model_.weights->stem, buffers_.stem, tokens, buffers_.layers.hidden,
-          ops);
     std::vector<PagedKvCache>& layers = layers_;
     layers.clear();
     for (const PagedKvCache& layer : cache_.layers()) {
@@ -274,7 +271,7 @@ class ModelRunner final : public StepRunner {
     latents_.clear();
     for (const LatentPages& layer : cache_.latents()) latents_.push_back(inputs_.latents(layer));
     PagedKeys keys(layers, latents_);
-    Stack(model_.spec.stack, model_.weights->stack, buffers_.layers, ops, adapters)
+    Transformer(model_.spec, *model_.weights, buffers_.stem, buffers_.layers, ops, adapters)
         .run(tokens, keys);
   }
 

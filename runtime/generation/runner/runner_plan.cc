@@ -6,7 +6,7 @@
 #include "core/format.h"
 #include "generation/kv_cache/page_pool.h"
 #include "generation/speculation/drafting.h"
-#include "model/adapters.h"
+#include "model/loading/adapters.h"
 #include "packhorse/error.h"
 
 namespace packhorse {
@@ -35,23 +35,25 @@ SessionOptions session_options(const GenerationOptions& options) {
 }
 
 void check_spec(const Spec& spec, const GenerationOptions& options) {
-  if (spec.stack.num_layers == 0) {
-    throw InvalidArgument("spec: 'num_layers' is 0: a model that generates needs a layer at least");
+  const StackSpec& stack = spec.stack();
+  if (stack.layers.empty()) {
+    throw InvalidArgument("spec: there are no layers: a model that generates needs one at least");
   }
   if (!spec.heads.lm) {
     throw InvalidArgument("this model has no 'heads.lm', so it cannot generate text");
   }
-  if (!spec.stack.attention.causal) {
+  const auto causal = [](const LayerSpec& layer) { return layer.attention().causal; };
+  if (!std::ranges::all_of(stack.layers, causal)) {
     throw InvalidArgument(
         "this model's attention is bidirectional: it cannot generate text token by token");
   }
-  if (spec.stem.padding_id >= 0) {
+  if (stack.stem.padding_id >= 0) {
     throw InvalidArgument("a model whose positions skip padding cannot generate text");
   }
-  if (spec.stack.convolution.width > 0) {
+  if (stack.convolution.width > 0) {
     throw InvalidArgument("a model with a convolution cannot generate text");
   }
-  const bool plain = !spec.stack.attention.compression && !spec.stack.feed_forward.moe;
+  const bool plain = !stack.has<CcaSpec>() && !stack.has<MoeSpec>();
   if (!plain && options.max_adapters > 0) {
     throw InvalidArgument(concat("max_adapters is ", options.max_adapters,
                                  ": a model with compressed attention or a mixture of experts "
@@ -144,7 +146,7 @@ PlannedRunner plan_model(const std::string& spec_json, const GenerationOptions& 
   model.precision.decoder = model.precision.layers;
   count_memory(model, [&](const ModelWeights& weights, Arena& arena) {
     const DType dtype = weights.stem.dtype;
-    planned.shape = kv_cache_shape(model.spec.stack, weights.stack, dtype,
+    planned.shape = kv_cache_shape(model.spec.stack(), weights.stack, dtype,
                                    options.kv_cache_dtype.value_or(dtype), taken_back);
     take_runner_buffers(model.spec, weights, options, model.backend, arena);
   });
@@ -175,8 +177,8 @@ PlannedRunner plan_draft(const PlannedRunner& target, const GenerationOptions& o
   } catch (const InvalidArgument& error) {
     throw InvalidArgument(concat("the draft model: ", error.message()));
   }
-  const int64_t found = planned.model.spec.stem.vocab_size;
-  const int64_t expected = target.model.spec.stem.vocab_size;
+  const int64_t found = planned.model.spec.stack().stem.vocab_size;
+  const int64_t expected = target.model.spec.stack().stem.vocab_size;
   if (found != expected) {
     throw InvalidArgument(concat("the draft model has a vocabulary of ", found,
                                  " tokens, expected that of the model it drafts for: ", expected));
@@ -193,7 +195,7 @@ AdapterCapacity adapter_capacity(const GenerationOptions& options) {
 int64_t longest_table(const Spec& spec) { return pages_of(spec.max_seqlen); }
 
 RunnerLimits limits_of(const Spec& spec, const GenerationOptions& options) {
-  return {.vocab_size = spec.stem.vocab_size,
+  return {.vocab_size = spec.stack().stem.vocab_size,
           .max_context = spec.max_seqlen,
           .num_pages = 0,
           .max_tokens = options.max_tokens,
@@ -205,7 +207,7 @@ RunnerLimits limits_of(const Spec& spec, const GenerationOptions& options) {
 SamplerShape sampler_shape(const Spec& spec, const GenerationOptions& options) {
   return {.rows = options.max_sequences + most_drafts(options),
           .num_slots = options.max_sequences,
-          .vocab_size = spec.stem.vocab_size};
+          .vocab_size = spec.stack().stem.vocab_size};
 }
 
 RunnerBuffers take_runner_buffers(const Spec& spec, const ModelWeights& weights,
@@ -221,7 +223,8 @@ RunnerBuffers take_runner_buffers(const Spec& spec, const ModelWeights& weights,
   const LastingBuffers lasting = take_lasting_buffers(sampler, arena);
   const StepLayout layout(limits_of(spec, options), longest_table(spec));
   buffers.step = take_step_buffers(layout, limits_of(spec, options), arena);
-  buffers.layers = take_layer_buffers(spec, weights.stack, capacity, dtype, *backend.ops, arena);
+  buffers.layers =
+      take_layer_buffers(spec.stack(), weights.stack, capacity, dtype, *backend.ops, arena);
   {
     const Arena::Scope stem(arena);
     buffers.stem = take_stem_buffers(weights.stem, capacity, *backend.ops, arena);

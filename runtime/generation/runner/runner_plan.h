@@ -11,8 +11,8 @@
 #include "generation/runner/step_runner.h"
 #include "generation/sampling/sampler.h"
 #include "model/batch.h"
-#include "model/stack_buffers.h"
-#include "model/stem.h"
+#include "model/layers/stack.h"
+#include "model/stem/tokens.h"
 #include "packhorse/generation.h"
 #include "session/loaded_model.h"
 

@@ -14,7 +14,7 @@
 #include "generation/runner/step_runner.h"
 #include "generation/sampling/token_counts.h"
 #include "model/heads/lm.h"
-#include "model/weights.h"
+#include "model/loading/weights.h"
 #include "ops/args/sampling.h"
 #include "ops/backend.h"
 

@@ -11,7 +11,7 @@ OutputRows rows_of(const ClassifierSpec& spec) {
   return spec.per_token() ? OutputRows::kTokens : OutputRows::kSequences;
 }
 
-// How the classifier pools tokens, or nothing if it pools none.
+// The pooling of tokens that the classifier takes, or nothing if it pools none.
 std::optional<Pooling> pooling_of(Input input) {
   switch (input) {
     case Input::kCls:
@@ -33,12 +33,13 @@ ClassifierWeights build_classifier(const Spec& spec, LayerPacker& packer) {
   const ClassifierSpec& classifier = *spec.heads.classifier;
   ClassifierWeights weights;
   if (classifier.dense) {
-    weights.dense =
-        packer.dense("classifier.dense", spec.hidden_size, spec.hidden_size, classifier.dense_bias);
+    weights.dense = packer.dense("classifier.dense", spec.stack().hidden_size,
+                                 spec.stack().hidden_size, classifier.dense_bias);
   }
-  if (classifier.dense_norm) weights.norm = packer.norm("classifier.norm", spec.hidden_size);
-  weights.output =
-      packer.padded_dense("classifier", classifier.num_labels, spec.hidden_size, classifier.bias);
+  if (classifier.dense_norm)
+    weights.norm = packer.norm("classifier.norm", spec.stack().hidden_size);
+  weights.output = packer.padded_dense("classifier", classifier.num_labels,
+                                       spec.stack().hidden_size, classifier.bias);
   return weights;
 }
 

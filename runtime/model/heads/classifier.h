@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "model/heads/head_run.h"
-#include "model/layer_packer.h"
+#include "model/loading/layer_packer.h"
 
 namespace packhorse {
 

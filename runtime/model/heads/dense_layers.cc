@@ -18,7 +18,7 @@ std::vector<DenseWeights> build_dense_layers(const std::vector<DenseSpec>& layer
     const int64_t out_columns =
         layer.residual && same_size && together ? columns : packer.padded(layer.size);
     const auto build = [&](const std::string& name, bool bias) {
-      return packer.linear(name, {{name, whole(layer.size), bias}}, out_columns, input, columns,
+      return packer.linear({name, {{name, whole(layer.size), bias}}, out_columns, input, columns},
                            packer.precision().rest);
     };
     DenseWeights built = {build(name_of(i), layer.bias), {}};

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "model/heads/head_run.h"
-#include "model/layer_packer.h"
-#include "model/spec.h"
+#include "model/loading/layer_packer.h"
+#include "model/spec/spec.h"
 
 namespace packhorse {
 

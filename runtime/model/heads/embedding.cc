@@ -18,11 +18,11 @@ void pool_all(const HeadRun& run, const EmbeddingSpec& spec, const TensorView& o
 }  // namespace
 
 EmbeddingWeights build_embedding(const Spec& spec, LayerPacker& packer) {
-  const int64_t width = packer.width(spec.hidden_size);
+  const int64_t width = packer.width(spec.stack().hidden_size);
   const auto count = static_cast<int64_t>(spec.heads.embedding.poolings.size());
   return {build_dense_layers(
-      spec.heads.embedding.dense, {spec.pooled_columns(), spec.hidden_size, width}, count * width,
-      [](size_t i) { return concat("embedding.dense.", i); }, packer)};
+      spec.heads.embedding.dense, {spec.pooled_columns(), spec.stack().hidden_size, width},
+      count * width, [](size_t i) { return concat("embedding.dense.", i); }, packer)};
 }
 
 EmbeddingBuffers take_embedding(const EmbeddingWeights& weights, const HeadArena& arena) {

@@ -1,5 +1,5 @@
-// What all heads share: a batch whose last hidden state is computed, and the memory in which a head
-// computes.
+// The state that all heads share: a batch whose last hidden state is computed, and the memory in
+// which a head computes.
 #pragma once
 
 #include <cstdint>

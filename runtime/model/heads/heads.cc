@@ -25,7 +25,7 @@ HeadBuffers take_head_buffers(const Spec& spec, const HeadWeights& weights,
   for (size_t i = 1; i < kOutputNames.size(); ++i) {
     const OutputLayout& layout = layouts[i];
     if (!layout.exists()) continue;
-    // What a dense layer writes is as wide as hidden states are stored.
+    // Results of a dense layer are as wide as hidden states are stored.
     const int64_t columns = layout.is_float32 ? layout.columns : hidden.columns();
     buffers.outputs[i] = arena.take_matrix(kOutputNames[i], layout.rows(capacity), columns,
                                            layout.dtype(hidden.dtype));
@@ -55,10 +55,10 @@ HeadBuffers take_head_buffers(const Spec& spec, const HeadWeights& weights,
   if (weights.lm) {
     buffers.lm = scoped([&] { return take_lm(*weights.lm, capacity.max_predictions, heads); });
   }
-  if (hidden.dtype != DType::kFloat32 || hidden.columns() != spec.hidden_size) {
+  if (hidden.dtype != DType::kFloat32 || hidden.columns() != spec.stack().hidden_size) {
     buffers.as_float32 =
         arena.take_matrix("hidden_float32", std::max(capacity.max_tokens, capacity.max_sequences),
-                          spec.hidden_size, DType::kFloat32);
+                          spec.stack().hidden_size, DType::kFloat32);
   }
   return buffers;
 }

@@ -6,10 +6,10 @@ namespace packhorse {
 
 LmWeights build_lm(const Spec& spec, const StemWeights& stem, LayerPacker& packer) {
   const LmSpec& head = *spec.heads.lm;
-  const int64_t width = spec.stem.embedding_size;
+  const int64_t width = spec.stack().stem.embedding_size;
   LmWeights weights;
   if (head.projection)
-    weights.projection = packer.dense("lm.projection", width, spec.hidden_size, false);
+    weights.projection = packer.dense("lm.projection", width, spec.stack().hidden_size, false);
   // A decoder that is named among the quantised weights has a tensor of its own.
   const bool from_table = head.tied && !spec.quantized.contains("lm.decoder");
   if (from_table && stem.packed_words && !head.bias) {
@@ -17,7 +17,7 @@ LmWeights build_lm(const Spec& spec, const StemWeights& stem, LayerPacker& packe
     return weights;
   }
   weights.decoder =
-      packer.padded_dense("lm.decoder", spec.stem.vocab_size, width, head.bias,
+      packer.padded_dense("lm.decoder", spec.stack().stem.vocab_size, width, head.bias,
                           packer.precision().decoder, from_table ? "embeddings.word" : "");
   return weights;
 }

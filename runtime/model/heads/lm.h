@@ -3,8 +3,8 @@
 #pragma once
 
 #include "model/heads/head_run.h"
-#include "model/layer_packer.h"
-#include "model/stem.h"
+#include "model/loading/layer_packer.h"
+#include "model/stem/tokens.h"
 
 namespace packhorse {
 

@@ -27,12 +27,12 @@ SparsePoolArgs sparse_pool_of(const MaskedLmSpec& spec, const MaskedLmWeights& w
 
 MaskedLmWeights build_masked_lm(const Spec& spec, LayerPacker& packer) {
   const MaskedLmSpec& head = *spec.heads.masked_lm;
-  const int64_t width = spec.stem.embedding_size;
+  const int64_t width = spec.stack().stem.embedding_size;
   MaskedLmWeights weights;
-  weights.dense = packer.dense("masked_lm.dense", width, spec.hidden_size, head.dense_bias);
+  weights.dense = packer.dense("masked_lm.dense", width, spec.stack().hidden_size, head.dense_bias);
   weights.norm = packer.norm("masked_lm.norm", width);
-  weights.decoder =
-      packer.padded_dense("masked_lm.decoder", spec.stem.vocab_size, width, head.decoder_bias);
+  weights.decoder = packer.padded_dense("masked_lm.decoder", spec.stack().stem.vocab_size, width,
+                                        head.decoder_bias);
   return weights;
 }
 

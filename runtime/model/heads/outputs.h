@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "model/batch.h"
-#include "model/spec.h"
+#include "model/spec/spec.h"
 #include "packhorse/session.h"
 
 namespace packhorse {

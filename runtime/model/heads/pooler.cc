@@ -3,7 +3,7 @@
 namespace packhorse {
 
 LinearWeight build_pooler(const Spec& spec, LayerPacker& packer) {
-  return packer.dense("pooler", spec.hidden_size, spec.hidden_size);
+  return packer.dense("pooler", spec.stack().hidden_size, spec.stack().hidden_size);
 }
 
 HeadScratch take_pooler(const LinearWeight& weight, const HeadArena& arena) {

@@ -3,7 +3,7 @@
 namespace packhorse {
 
 LinearWeight build_token_weights(const Spec& spec, LayerPacker& packer) {
-  return packer.padded_dense("token_weights", 1, spec.hidden_size, true);
+  return packer.padded_dense("token_weights", 1, spec.stack().hidden_size, true);
 }
 
 HeadScratch take_token_weights(const LinearWeight& weight, const HeadArena& arena) {

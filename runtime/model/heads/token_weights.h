@@ -3,7 +3,7 @@
 #pragma once
 
 #include "model/heads/head_run.h"
-#include "model/layer_packer.h"
+#include "model/loading/layer_packer.h"
 
 namespace packhorse {
 

@@ -7,7 +7,7 @@ namespace packhorse {
 std::vector<DenseWeights> build_vectors(const Spec& spec, LayerPacker& packer) {
   const std::vector<DenseSpec>& layers = spec.heads.vectors->layers;
   return build_dense_layers(
-      layers, whole(spec.hidden_size), packer.width(spec.hidden_size),
+      layers, whole(spec.stack().hidden_size), packer.width(spec.stack().hidden_size),
       [&](size_t i) {
         return i + 1 < layers.size() ? concat("vectors.dense.", i) : std::string("vectors");
       },

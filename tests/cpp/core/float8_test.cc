@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "core/float_convert.h"
-#include "model/float8_layers.h"
+#include "model/loading/float8_layers.h"
 #include "test.h"
 
 namespace packhorse {

@@ -1,9 +1,9 @@
 // Tests what is read of layers whose weights are quantised in groups.
-#include "model/grouped_parts.h"
+#include "model/loading/grouped_parts.h"
 
 #include <cstring>
 
-#include "model/layer_packer.h"
+#include "model/loading/layer_packer.h"
 #include "packhorse/error.h"
 #include "test.h"
 
@@ -49,7 +49,7 @@ TEST(layers_of_one_product_have_one_input_order) {
   precision.groups = {{"a", {8, 16, false, true}}, {"b", {8, 16, false, true}}};
   const std::vector<Part> parts = {{"a", {2, 2, 2, 0}, false}, {"b", {2, 2, 2, 2}, false}};
   const auto linear = [&](LayerPacker packer) {
-    return packer.linear("ab", parts, 4, whole(20), 24, precision.layers);
+    return packer.linear({"ab", parts, 4, whole(20), 24}, precision.layers);
   };
   Arena counting;
   CHECK(linear({{}, precision, backend, counting, nullptr}).groups.ordered);

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "model/encoder.h"
+#include "model/transformer.h"
 #include "packhorse/error.h"
 #include "session/encoder_session.h"
 #include "session/output_slots.h"
@@ -120,7 +120,9 @@ class Model {
         .num_tokens = 11, .num_sequences = 4, .max_seqlen = 7, .cu_seqlens = cu_seqlens_.data()};
     tokens_.prediction_rows = rows_.data();
     tokens_.num_predictions = model_.layouts.predictions.exists() ? 2 : 0;
-    encode(model_.spec, *model_.weights, tokens_, buffers_, *model_.backend.ops);
+    OwnKeys keys;
+    Transformer(model_.spec, *model_.weights, buffers_.stem, buffers_.layers, *model_.backend.ops)
+        .run(tokens_, keys);
   }
 
   /// The padding of hidden states is zeros, to the bit of what weights would multiply it with.
@@ -128,7 +130,7 @@ class Model {
     const TensorView hidden = buffers_.layers.hidden.first_rows(11);
     CHECK(hidden.columns() % kMultiple == 0);
     for (int64_t row = 0; row < 11; ++row) {
-      for (int64_t i = model_.spec.hidden_size; i < hidden.columns(); ++i) {
+      for (int64_t i = model_.spec.stack().hidden_size; i < hidden.columns(); ++i) {
         CHECK(hidden.as<const float>()[row * hidden.row_stride + i] == 0);
       }
     }

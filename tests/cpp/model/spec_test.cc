@@ -1,4 +1,4 @@
-#include "model/spec.h"
+#include "model/spec/spec.h"
 
 #include <string>
 
@@ -12,14 +12,24 @@ using packhorse::test::patched;
 using packhorse::test::tiny_spec;
 using packhorse::test::tiny_spec_with;
 
+namespace {
+
+const FeedForwardSpec& feed_forward(const LayerSpec& layer) {
+  return std::get<FeedForwardSpec>(layer.blocks[1].kind);
+}
+
+}  // namespace
+
 TEST(spec_is_read) {
   const Spec spec = parse_spec(tiny_spec());
-  CHECK(spec.hidden_size == 24);
-  CHECK(spec.stack.attention.num_kv_heads == 3);
-  CHECK(spec.stack.attention.head_dim == 8);
+  const StackSpec& stack = spec.stack();
+  CHECK(stack.hidden_size == 24);
+  CHECK(stack.layers.size() == 2);
+  CHECK(stack.layers[0].attention().num_kv_heads == 3);
+  CHECK(stack.layers[1].attention().head_dim == 8);
   CHECK(spec.max_seqlen == 30);
-  CHECK(spec.stem.position_offset == 2);
-  CHECK(spec.stack.feed_forward.activation == Activation::kGelu);
+  CHECK(stack.stem.position_offset == 2);
+  CHECK(feed_forward(stack.layers[1]).activation == Activation::kGelu);
   CHECK(spec.heads.pooler == Activation::kTanh);
   CHECK(spec.heads.embedding.poolings == std::vector{Pooling::kMean});
   CHECK(spec.heads.embedding.normalize);
@@ -32,9 +42,9 @@ TEST(spec_of_a_table_of_embeddings_is_read) {
     "num_heads": null, "num_kv_heads": null, "head_dim": null, "intermediate_size": null,
     "norm": null, "attention": null, "ffn": null})");
   const Spec spec = parse_spec(json);
-  CHECK(spec.stack.num_weight_sets() == 0);
-  CHECK(!spec.stem.norm);
-  CHECK(spec.hidden_size == 24);
+  CHECK(spec.stack().layers.empty());
+  CHECK(!spec.stack().stem.norm);
+  CHECK(spec.stack().hidden_size == 24);
   CHECK_THROWS_WITH(parse_spec(patched(json, R"({"num_layers": 1})")), "'num_heads' is missing");
 }
 
@@ -48,21 +58,27 @@ TEST(spec_of_other_encoders_is_read) {
       "local": {"window": 5, "layers": [2]}},
     "ffn": {"kind": "gated", "activation": "silu", "up_bias": false}})");
   const Spec spec = parse_spec(json);
-  CHECK(spec.stack.num_weight_sets() == 2);
-  CHECK(spec.stem.projection);
-  CHECK(spec.stem.embedding_size == 16);
+  const StackSpec& stack = spec.stack();
+  CHECK(stack.weight_sets().size() == 2);
+  CHECK(stack.layers[2].weights == 0);
+  CHECK(stack.stem.projection);
+  CHECK(stack.stem.embedding_size == 16);
   CHECK(spec.max_seqlen == 77);
-  CHECK(!spec.norm.bias);
-  CHECK(!spec.stem.norm);
-  CHECK(spec.stack.pre_norm());
-  CHECK(spec.stack.attention.causal);
-  CHECK(!spec.stack.attention.qkv_bias);
-  CHECK(spec.stack.attention.output_bias);
-  CHECK(spec.stack.attention.rope->dims == 4);
-  CHECK(spec.stack.attention.rope->local_theta == 1e4f);
-  CHECK(!spec.stack.local_layers[0]);
-  CHECK(spec.stack.local_layers[2]);
-  CHECK(spec.stack.feed_forward.gated);
+  CHECK(!stack.norm.bias);
+  CHECK(!stack.stem.norm);
+  CHECK(stack.pre_norm());
+  CHECK(stack.ropes.size() == 2);
+  CHECK(stack.ropes[1].dims == 4);
+  CHECK(stack.ropes[1].theta == 1e4f);
+  const AttentionSpec& global = stack.layers[0].attention();
+  CHECK(global.causal);
+  CHECK(!global.qkv_bias);
+  CHECK(global.output_bias);
+  CHECK(!global.window);
+  CHECK(global.rope == 0);
+  CHECK(stack.layers[2].attention().window == 5);
+  CHECK(stack.layers[2].attention().rope == 1);
+  CHECK(feed_forward(stack.layers[1]).gated);
   CHECK_THROWS_WITH(parse_spec(patched(json, R"({"max_seqlen": null})")),
                     "'max_seqlen' is missing");
 }
@@ -70,7 +86,7 @@ TEST(spec_of_other_encoders_is_read) {
 TEST(spec_refuses_by_name) {
   CHECK_THROWS_WITH(parse_spec("{"), "not valid JSON");
   CHECK_THROWS_WITH(parse_spec("[]"), "expected an object");
-  CHECK_THROWS_WITH(parse_spec(tiny_spec_with("/format", "2")), "reads format 1");
+  CHECK_THROWS_WITH(parse_spec(tiny_spec_with("/format", "3")), "reads formats 1 and 2");
   CHECK_THROWS_WITH(parse_spec(tiny_spec_with("/hidden_size", "-4")), "'hidden_size' is -4");
   CHECK_THROWS_WITH(parse_spec(tiny_spec_with("/hidden_size", "2.5")), "'hidden_size' is 2.5");
   CHECK_THROWS_WITH(parse_spec(tiny_spec_with("/hidden_size", "1e300")), "expected an integer");
@@ -198,4 +214,168 @@ TEST(spec_of_weights_that_stay_quantised_is_read) {
   CHECK_THROWS_WITH(parse_spec(with(R"({"bits": 4, "group": 32, "minima": true,
                                         "layers": ["lm.decoder", "lm.decoder"]})")),
                     "names \"lm.decoder\" twice");
+}
+
+namespace {
+
+const char* const kAttention =
+    R"({"kind": "self_attention", "mask": "bidirectional", "num_heads": 3, "num_kv_heads": 3,
+        "head_dim": 8)";
+const char* const kPlain = R"({"kind": "feed_forward", "size": 40, "activation": "gelu"})";
+const char* const kMoe =
+    R"({"kind": "moe", "experts": 4, "size": 40, "activation": "silu",
+        "router": {"kind": "state", "size": 16, "takes_state": false}})";
+
+std::string layer(const std::string& attention, const std::string& feed_forward) {
+  return concat(R"({"blocks": [)", attention, ", ", feed_forward, "]}");
+}
+
+std::string attention(const char* fields = "") { return concat(kAttention, fields, "}"); }
+
+// A spec of format 2 with these layers; `changes` are fields of its stack.
+std::string stack_spec(const std::string& layers, const std::string& changes = "{}") {
+  const std::string stack = patched(concat(R"({"hidden_size": 24,
+          "stem": {"kind": "tokens", "vocab_size": 50, "type_vocab_size": 2,
+                   "positions": {"kind": "none"}},
+          "norm": {"kind": "layer", "placement": "pre", "eps": 1e-5},
+          "layers": [)",
+                                           layers, "]}"),
+                                    changes);
+  return concat(R"({"format": 2, "family": "test", "max_seqlen": 77, "stacks": {"encoder": )",
+                stack, R"(}, "embedding": {"pooling": "mean", "normalize": true}})");
+}
+
+}  // namespace
+
+TEST(spec_of_layers_is_read) {
+  const Spec spec = parse_spec(stack_spec(
+      concat(layer(attention(R"(, "norm": false, "rope": "global")"), kPlain), ", ",
+             layer(attention(R"(, "window": 5, "rope": "local", "qkv_bias": false)"),
+                   R"({"kind": "feed_forward", "size": 16, "gated": true, "activation": "silu"})"),
+             ", ", layer(attention(), kMoe)),
+      R"({"ropes": {"local": {"theta": 10}, "global": {"theta": 100}}})"));
+  const StackSpec& stack = spec.stack();
+  CHECK(stack.name == "encoder");
+  CHECK(spec.max_seqlen == 77);
+  CHECK(stack.layers.size() == 3);
+  CHECK(stack.weight_sets().size() == 3);
+  CHECK(stack.layers[0].blocks[0].norm == BlockNorm::kNone);
+  CHECK(stack.layers[1].blocks[0].norm == BlockNorm::kOwn);
+  CHECK(stack.ropes[*stack.layers[0].attention().rope].theta == 100);
+  CHECK(stack.ropes[*stack.layers[1].attention().rope].theta == 10);
+  CHECK(!stack.layers[2].attention().rope);
+  CHECK(stack.layers[1].attention().window == 5);
+  CHECK(!stack.layers[1].attention().qkv_bias);
+  CHECK(stack.layers[2].attention().qkv_bias);
+  CHECK(feed_forward(stack.layers[0]).size == 40);
+  CHECK(feed_forward(stack.layers[1]).gated);
+  CHECK(std::get<MoeSpec>(stack.layers[2].blocks[1].kind).router.size == 16);
+  CHECK(stack.has<MoeSpec>());
+  CHECK(!stack.has<CcaSpec>());
+}
+
+TEST(spec_of_both_formats_is_the_same) {
+  Spec first = parse_spec(tiny_spec(R"({
+    "num_layers": 3, "layer_weights": [0, 1, 0],
+    "positions": {"kind": "none", "count": null, "offset": null}, "max_seqlen": 77,
+    "norm": {"kind": "rms", "placement": "pre", "eps": 1e-5, "embeddings": false},
+    "attention": {"mask": "bidirectional", "local": {"window": 5, "layers": [2]},
+      "rope": {"theta": 100, "local_theta": 10, "dims": 4, "layers": [0, 2]}},
+    "ffn": {"kind": "gated", "activation": "silu"}})"));
+  const std::string gated =
+      R"({"kind": "feed_forward", "size": 40, "gated": true, "activation": "silu"})";
+  const Spec second = parse_spec(
+      stack_spec(concat(layer(attention(R"(, "rope": "global")"), gated), ", ",
+                        layer(attention(), gated), R"(, {"weights": 0, "blocks": [)",
+                        attention(R"(, "rope": "local", "window": 5)"), ", ", gated, "]}"),
+                 R"({"stem": {"norm": false}, "norm": {"kind": "rms"},
+          "ropes": {"global": {"theta": 100, "dims": 4}, "local": {"theta": 10, "dims": 4}}})"));
+  first.stack().name = "encoder";
+  CHECK(first.stack().layers == second.stack().layers);
+  CHECK(first.stack() == second.stack());
+  CHECK(first.max_seqlen == second.max_seqlen);
+}
+
+TEST(spec_of_layers_refuses_by_name) {
+  const std::string plain = layer(attention(), kPlain);
+  const auto refuses = [](const std::string& layers, const char* message,
+                          const std::string& changes = "{}") {
+    CHECK_THROWS_WITH(parse_spec(stack_spec(layers, changes)), message);
+  };
+  // Kinds that the types have room for and nothing runs.
+  CHECK_THROWS_WITH(parse_spec(patched(stack_spec(plain), R"({"stacks": {"decoder": {}}})")),
+                    "'stacks' has 2 stacks, expected one");
+  CHECK_THROWS_WITH(parse_spec(patched(stack_spec(plain), R"({"stacks": {"encoder": null}})")),
+                    "'stacks' has 0 stacks");
+  for (const char* kind : {"patches", "audio", "stack"}) {
+    refuses(plain, "stem.kind' is \"", concat(R"({"stem": {"kind": ")", kind, "\"}}"));
+  }
+  refuses(layer(R"({"kind": "cross_attention"})", kPlain),
+          "layers[0].blocks[0].kind' is \"cross_attention\", expected \"self_attention\"");
+  for (const char* kind : {"softmax", "sigmoid"}) {
+    refuses(layer(attention(), concat(R"({"kind": "moe", "experts": 4, "size": 40,
+                "activation": "silu", "router": {"kind": ")",
+                                      kind, "\"}}")),
+            "router.kind' is \"s");
+  }
+  // Blocks and layers.
+  refuses(layer(R"({"kind": "mamba"})", kPlain), "expected one of \"self_attention\"");
+  refuses(layer(kPlain, attention()), "layers[0].blocks' expected two blocks");
+  refuses(concat(R"({"blocks": [)", attention(), "]}"), "expected two blocks");
+  refuses(R"({"blocks": []})", "expected two blocks");
+  refuses(R"({"blocks": 1})", "blocks' is 1, expected a list of objects");
+  refuses("7", "layers[0].' is 7, expected an object");
+  refuses(layer(attention(R"(, "windows": 1)"), kPlain), "blocks[0].windows' is not known");
+  refuses(layer(attention(R"(, "window": -1)"), kPlain), "blocks[0].window' is -1");
+  refuses(layer(attention(R"(, "rope": "global")"), kPlain), "blocks[0].rope' is \"global\"");
+  refuses(layer(attention(R"(, "rope": "local")"), kPlain), "expected one of \"global\"",
+          R"({"ropes": {"global": {"theta": 1}}})");
+  refuses(layer(attention(), R"({"kind": "feed_forward", "activation": "gelu"})"),
+          "blocks[1].size' is missing");
+  refuses(concat(R"({"depth": 1, "blocks": [)", attention(), ", ", kPlain, "]}"),
+          "layers[0].depth' is not known");
+  // Norms that only some placements let go.
+  refuses(layer(attention(R"(, "norm": "shared")"), kPlain), "norm' is \"shared\"");
+  refuses(layer(attention(R"(, "norm": false)"), kPlain), "norm' is false",
+          R"({"norm": {"placement": "post"}})");
+  refuses(layer(attention(), R"({"kind": "feed_forward", "size": 4, "activation": "gelu",
+                                 "norm": false})"),
+          "norm' is false, expected true");
+  // Sizes that layers have in common.
+  refuses(concat(plain, ", ",
+                 layer(R"({"kind": "self_attention", "mask": "causal",
+                                        "num_heads": 3, "head_dim": 4})",
+                       kPlain)),
+          "layers[1].blocks[0]' has another kind, or other heads");
+  refuses(concat(plain, ", ",
+                 layer(R"({"kind": "cca", "mask": "causal", "num_heads": 3,
+                                        "num_kv_heads": 1, "depthwise_width": 2,
+                                        "grouped_width": 2})",
+                       kPlain)),
+          "layers[1].blocks[0]' has another kind");
+  refuses(concat(plain, R"(, {"weights": 2, "blocks": []})"), "weights' is 2");
+  refuses(concat(R"({"weights": 1, "blocks": [)", attention(), ", ", kPlain, "]}, ", plain),
+          "leave a gap");
+  refuses(concat(plain, R"(, {"weights": 0, "blocks": [)", attention(), ", ", kMoe, "]}"),
+          "layers[1]' has the weights 0 of a layer with other blocks");
+  refuses(plain, "one form in a stack",
+          R"({"ropes": {"a": {"theta": 1}, "b": {"theta": 1, "dims": 4}}})");
+  // Mixtures.
+  const auto moe = [](const char* experts, const char* size, const char* state) {
+    return concat(R"({"kind": "moe", "experts": )", experts, R"(, "size": 40,
+        "activation": "silu", "router": {"kind": "state", "size": )",
+                  size, R"(, "takes_state": )", state, "}}");
+  };
+  refuses(layer(attention(), moe("4", "16", "true")), "takes_state' is true, but no layer before");
+  refuses(concat(layer(attention(), kMoe), ", ", layer(attention(), moe("5", "16", "true"))),
+          "layers[1].blocks[1]' has another number of experts");
+  refuses(concat(layer(attention(), kMoe), ", ", layer(attention(), moe("4", "8", "true"))),
+          "layers[1].blocks[1]' has another number of experts or columns");
+  refuses(layer(attention(), kMoe), "needs 'norm.placement' \"pre\"",
+          R"({"norm": {"placement": "post"}})");
+  // A stack.
+  refuses(plain, "encoder.depth' is not known", R"({"depth": 1})");
+  refuses(plain, "stem.max' is not known", R"({"stem": {"max": 1}})");
+  refuses(plain, "norm.shared' is not known", R"({"norm": {"shared": true}})");
+  refuses("", "norm' is missing", R"({"norm": null, "layers": [{"blocks": []}]})");
 }

@@ -1,11 +1,9 @@
 // The layers ask a key source for the keys that they attend to.
-#include "model/stack.h"
-
 #include <cmath>
 #include <cstring>
 #include <vector>
 
-#include "model/encoder.h"
+#include "model/transformer.h"
 #include "session/encoder_session.h"
 #include "test.h"
 #include "tiny_model.h"
@@ -19,8 +17,9 @@ namespace {
 // A page for each of two sequences, in every layer.
 struct KvCache {
   KvCache(const LoadedModel& model)
-      : head_dim(model.weights->stack.head_dim), rows(2 * model.spec.stack.attention.num_kv_heads) {
-    const size_t layers = model.spec.stack.layer_weights.size();
+      : head_dim(model.weights->stack.head_dim),
+        rows(2 * model.spec.stack().layers.front().attention().num_kv_heads) {
+    const size_t layers = model.spec.stack().layers.size();
     const auto size = static_cast<size_t>(rows * kPageTokens * head_dim);
     memory.assign(2 * layers, std::vector<float>(size, std::nanf("")));
   }
@@ -61,14 +60,18 @@ struct TinyStack {
     buffers = take_model_buffers(model.spec, *model.weights, capacity, *model.backend.ops, carving);
   }
 
+  void make_causal() {
+    for (LayerSpec& layer : model.spec.stack().layers) {
+      attention_of(layer.blocks.front())->causal = true;
+    }
+  }
+
   std::vector<float> run(KeySource& keys) {
     TokenBatch tokens;
     tokens.ids = ids.data();
     tokens.batch = {
         .num_tokens = 8, .num_sequences = 2, .max_seqlen = 4, .cu_seqlens = cu_seqlens.data()};
-    embed(model.spec.stem, model.weights->stem, buffers.stem, tokens, buffers.layers.hidden,
-          *model.backend.ops);
-    Stack(model.spec.stack, model.weights->stack, buffers.layers, *model.backend.ops)
+    Transformer(model.spec, *model.weights, buffers.stem, buffers.layers, *model.backend.ops)
         .run(tokens, keys);
     const auto* hidden = buffers.layers.hidden.as<const float>();
     return std::vector<float>(hidden, hidden + 8 * 24);
@@ -132,9 +135,7 @@ std::vector<float> TinyStack::step(KvCache& cache, int32_t begin, int32_t end) {
                   .num_sequences = 2,
                   .max_seqlen = end - begin,
                   .cu_seqlens = offsets.data()};
-  embed(model.spec.stem, model.weights->stem, buffers.stem, tokens, buffers.layers.hidden,
-        *model.backend.ops);
-  Stack(model.spec.stack, model.weights->stack, buffers.layers, *model.backend.ops)
+  Transformer(model.spec, *model.weights, buffers.stem, buffers.layers, *model.backend.ops)
       .run(tokens, keys);
   const auto* hidden = buffers.layers.hidden.as<const float>();
   return std::vector<float>(hidden, hidden + offsets[2] * 24);
@@ -156,7 +157,7 @@ TEST(stack_takes_keys_from_anywhere) {
 
 TEST(stack_takes_keys_from_pages) {
   TinyStack stack(kPageTokens);
-  stack.model.spec.stack.attention.causal = true;
+  stack.make_causal();
   KvCache once(stack.model);
   const std::vector<float> whole = stack.step(once, 0, 4);
   // Tokens of earlier steps lie in the cache, and their keys are the same as those of this one.
@@ -170,7 +171,7 @@ TEST(stack_takes_keys_from_pages) {
   }
   CHECK(cache.memory.size() == 4);
   TinyStack encoder;
-  encoder.model.spec.stack.attention.causal = true;
+  encoder.make_causal();
   OwnKeys own;
   const std::vector<float> expected = encoder.run(own);
   for (size_t i = 0; i < expected.size(); ++i) CHECK(std::abs(whole[i] - expected[i]) < 1e-5f);

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from checkpoints import BERT, GOLDEN, add_prefix, edited
 from packhorse_weights import CheckpointError, Tensor, resolve_model
+from packhorse_weights.spec import blocks_of, stack_of, stem_of
 
 
 @pytest.mark.parametrize("prefix", ["", "bert.", "roberta.", "model.", "module.bert."])
@@ -98,7 +99,8 @@ def test_no_model_in_the_file(tmp_path: Path) -> None:
 )
 def test_activations(theirs: str, ours: str, tmp_path: Path) -> None:
     folder = edited(BERT, tmp_path / "m", lambda config: config.update(hidden_act=theirs))
-    assert resolve_model(folder).spec["ffn"] == {"kind": "plain", "activation": ours}
+    for _, feed_forward in blocks_of(resolve_model(folder).spec):
+        assert feed_forward == {"kind": "feed_forward", "size": 64, "activation": ours}
 
 
 @pytest.mark.parametrize(
@@ -156,8 +158,8 @@ def test_defaults_of_old_configs(tmp_path: Path) -> None:
             fields.pop(name, None)
 
     spec = resolve_model(edited(GOLDEN / "roberta", tmp_path / "m", config)).spec
-    assert spec["norm"]["eps"] == 1e-12
-    assert spec["positions"]["offset"] == 2
+    assert stack_of(spec)["norm"]["eps"] == 1e-12
+    assert stem_of(spec)["positions"]["offset"] == 2
 
 
 def test_folders_without_a_model(tmp_path: Path) -> None:

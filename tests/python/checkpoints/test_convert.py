@@ -17,6 +17,7 @@ from checkpoints import BERT, GOLDEN, edited
 from packhorse_weights import CheckpointError, Tensor, convert, inspect_checkpoint, resolve_model
 from packhorse_weights.formats.safetensors import read_safetensors, write_safetensors
 from packhorse_weights.layout import STACKS, weight_shapes
+from packhorse_weights.spec import stack_of, stem_of
 from packhorse_weights.tensor import cast, to_float32
 from tiny_tokenizer import with_tokenizer
 
@@ -76,30 +77,45 @@ def test_resolve_agrees_with_convert(folder: Path, tmp_path: Path) -> None:
 def test_specs() -> None:
     spec = resolve_model(GOLDEN / "bert-312").spec
     assert spec == {
-        "format": 1,
+        "format": 2,
         "family": "bert",
-        "vocab_size": 100,
-        "hidden_size": 312,
-        "num_layers": 1,
-        "num_heads": 12,
-        "num_kv_heads": 12,
-        "head_dim": 26,
-        "intermediate_size": 96,
-        "type_vocab_size": 2,
         "max_seqlen": 120,
-        "positions": {"kind": "learned", "count": 120, "offset": 0},
-        "norm": {"kind": "layer", "placement": "post", "eps": 1e-12},
-        "attention": {"mask": "bidirectional"},
-        "ffn": {"kind": "plain", "activation": "gelu"},
+        "stacks": {
+            "encoder": {
+                "hidden_size": 312,
+                "stem": {
+                    "kind": "tokens",
+                    "vocab_size": 100,
+                    "type_vocab_size": 2,
+                    "positions": {"kind": "learned", "count": 120, "offset": 0},
+                },
+                "norm": {"kind": "layer", "placement": "post", "eps": 1e-12},
+                "layers": [
+                    {
+                        "blocks": [
+                            {
+                                "kind": "self_attention",
+                                "num_heads": 12,
+                                "num_kv_heads": 12,
+                                "head_dim": 26,
+                                "mask": "bidirectional",
+                            },
+                            {"kind": "feed_forward", "size": 96, "activation": "gelu"},
+                        ]
+                    }
+                ],
+            }
+        },
         "embedding": {"pooling": "mean_sqrt", "normalize": False},
     }
     for name, pooler in (("roberta", True), ("xlm-roberta", True), ("camembert", False)):
         spec = resolve_model(GOLDEN / name).spec
         assert spec["family"] == name
-        assert spec["positions"] == {"kind": "learned", "count": 120, "offset": 2, "padding_id": 1}
+        positions = {"kind": "learned", "count": 120, "offset": 2, "padding_id": 1}
+        assert stem_of(spec)["positions"] == positions
         assert spec["max_seqlen"] == 118
-        assert spec["type_vocab_size"] == 1
-        assert spec["norm"]["eps"] == 1e-5
+        assert stem_of(spec)["type_vocab_size"] == 1
+        assert stack_of(spec)["norm"]["eps"] == 1e-5
         assert ("pooler" in spec.get("heads", {})) == pooler
 
 

@@ -11,9 +11,11 @@ from checkpoints import GOLDEN, edited
 from packhorse_weights import CheckpointError, resolve_model
 from packhorse_weights.architectures import find_architecture
 from packhorse_weights.config import Config
+from packhorse_weights.spec import from_layer, is_causal, stack_of
 
 
-def spec_of(config: dict[str, Any]) -> dict[str, Any]:
+def described(config: dict[str, Any]) -> dict[str, Any]:
+    """What a family says of its config, of which `from_layer` makes the spec."""
     wrapped = Config(config, "config.json")
     model_type, family = find_architecture(wrapped)
     return family.spec(model_type, wrapped)
@@ -112,9 +114,10 @@ PUBLISHED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
                 "mask": "bidirectional",
                 "qkv_bias": False,
                 "output_bias": False,
-                "local": {"window": 64, "layers": [1, 2]},
-                "rope": {"theta": 160000.0, "local_theta": 10000.0},
-            }
+                "rope": {"theta": 160000.0},
+            },
+            "ropes": {"local": {"theta": 10000.0}},
+            "layers": [{}, *[{"window": 64, "rope": "local"}] * 2, {}],
         },
     ),
     "nomic-embed-text-v1": (
@@ -219,9 +222,9 @@ PUBLISHED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
                 "qkv_bias": False,
                 "output_bias": False,
                 "qk_norm": False,
-                "local": {"window": 4095, "layers": [0, 1]},
                 "rope": {"theta": 10000.0},
-            }
+            },
+            "layers": [{"window": 4095}] * 2,
         },
     ),
 }
@@ -230,16 +233,14 @@ PUBLISHED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published_configs(name: str) -> None:
     config, expected = PUBLISHED[name]
-    spec = spec_of(config)
-    assert {field: spec[field] for field in expected} == expected
+    found = described(config)
+    assert {field: found[field] for field in expected} == expected
     # The runtime understands what the family says.
-    packhorse.plan_memory(
-        {**spec, "num_layers": min(spec["num_layers"], 2), "vocab_size": 8}
-        | ({"attention": {**spec["attention"], "local": {"window": 1, "layers": [1]}}}
-           if "local" in spec["attention"] else {})
-        | {"embedding": {"pooling": "cls", "normalize": True}},
-        max_tokens=16,
-    )  # fmt: skip
+    small = {**found, "num_layers": 2, "vocab_size": 8}
+    if "layers" in found:
+        small["layers"] = found["layers"][:2]
+    embedding = {"pooling": "cls", "normalize": True}
+    packhorse.plan_memory(from_layer(small) | {"embedding": embedding}, max_tokens=16)
 
 
 @pytest.mark.parametrize(
@@ -345,7 +346,7 @@ def test_long_rope_ends_at_the_trained_length(tmp_path: Path) -> None:
 
 def test_dynamic_rope_ends_at_the_trained_length() -> None:
     session = packhorse.Session.load(GOLDEN / "llama-dynamic", max_tokens=200)
-    assert session.config["attention"]["rope"] == {"theta": 100.0}
+    assert stack_of(session.config)["ropes"] == {"global": {"theta": 100.0}}
     assert session.run([range(5, 100)] * 2).hidden.shape == (190, 32)
     with pytest.raises(ValueError, match="121 tokens.*120"):
         session.run([[5] * 121])
@@ -354,7 +355,8 @@ def test_dynamic_rope_ends_at_the_trained_length() -> None:
 def test_decoders_that_see_everything(tmp_path: Path) -> None:
     config = {"is_causal": False}
     folder = edited(GOLDEN / "qwen2", tmp_path / "m", lambda fields: fields.update(config))
-    assert resolve_model(folder).spec["attention"]["mask"] == "bidirectional"
+    assert not is_causal(resolve_model(folder).spec)
+    assert is_causal(resolve_model(GOLDEN / "qwen2").spec)
 
 
 def test_shared_layers_are_loaded_once() -> None:
@@ -373,7 +375,7 @@ def test_shared_layers_are_loaded_once() -> None:
         "inner_group_num": 1,
         "hidden_act": "gelu",
     }
-    spec = spec_of(config) | {"embedding": {"pooling": "cls", "normalize": False}}
+    spec = from_layer(described(config)) | {"embedding": {"pooling": "cls", "normalize": False}}
     plan = packhorse.plan_memory(spec, max_tokens=64).weights
     layers = [buffer.name for buffer in plan.buffers if buffer.name.startswith("layers.")]
     assert layers

@@ -2,6 +2,7 @@
 each kind, named by the format of its spec:
 
 1-encoder, 1-classifier, 1-int8, 1-decoder: of 2026-11-20 to 2026-11-22, before version 0.1.0.
+2-encoder, 2-moe: of 2026-11-27, before version 0.1.0.
 
 A change of the format adds folders there, and takes none away that is still read.
 """
@@ -37,7 +38,7 @@ def load(folder: Path) -> Session:
     return Session.load(folder, max_tokens=16, threads=1, kv_tokens=0)
 
 
-@pytest.mark.parametrize("name", ["1-encoder", "1-classifier", "1-decoder"])
+@pytest.mark.parametrize("name", ["1-encoder", "1-classifier", "1-decoder", "2-encoder", "2-moe"])
 def test_earlier_folders_load(name: str) -> None:
     tensors, hidden = expected(name)
     session = load(FORMATS / name)
@@ -60,16 +61,18 @@ def test_earlier_quantised_folders_load() -> None:
     assert 0 < error.max() < 0.05
 
 
-@pytest.mark.parametrize("format", [0, 2])
+@pytest.mark.parametrize("format", [0, 3])
 def test_other_formats_name_the_command(format: int, tmp_path: Path) -> None:
     folder = shutil.copytree(FORMATS / "1-encoder", tmp_path / "model")
     spec = json.loads((folder / "packhorse.json").read_text())
     (folder / "packhorse.json").write_text(json.dumps({**spec, "format": format}))
-    words = f"'format' is {format}, this runtime reads format 1.*packhorse convert MODEL FOLDER"
+    words = (
+        f"'format' is {format}, this runtime reads formats 1 and 2.*packhorse convert MODEL FOLDER"
+    )
     with pytest.raises(ValueError, match=words):
         load(folder)
 
 
 def test_every_folder_is_tested() -> None:
-    tested = {"1-encoder", "1-classifier", "1-decoder", "1-int8"}
+    tested = {"1-encoder", "1-classifier", "1-decoder", "1-int8", "2-encoder", "2-moe"}
     assert {path.name for path in FORMATS.iterdir()} == tested

@@ -24,6 +24,7 @@ from packhorse_weights.formats.gguf.file import GgufFile, StoredTensor, read_ggu
 from packhorse_weights.formats.gguf.model import find_gguf, open_gguf
 from packhorse_weights.formats.gguf.tensor import QuantizedTensor, open_tensor
 from packhorse_weights.generation_files import generation_config
+from packhorse_weights.spec import blocks_of
 from packhorse_weights.tensor import to_float32
 
 FOLDER = GOLDEN / "gguf"
@@ -327,7 +328,8 @@ def test_soft_caps(monkeypatch: pytest.MonkeyPatch) -> None:
             "packhorse_weights.formats.gguf.model.read_gguf", lambda _, file=file: file
         )
         spec = inspect_checkpoint(FOLDER / "gemma2.gguf").spec
-        assert (spec["attention"].get("soft_cap"), spec["heads"]["lm"].get("soft_cap")) == caps
+        attention = blocks_of(spec)[0][0]
+        assert (attention.get("soft_cap"), spec["heads"]["lm"].get("soft_cap")) == caps
 
 
 def test_pooling_of_an_embedder(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from checkpoints import BERT
 from packhorse_weights import convert, find_model, inspect_checkpoint, resolve_model
 from packhorse_weights.hub.cache import cache_folder
 from packhorse_weights.hub.files import choose_files
+from packhorse_weights.spec import stack_of
 from tiny_tokenizer import with_tokenizer
 
 NAME = "org/Tiny_model.v1"
@@ -181,7 +182,8 @@ def test_every_door(cache: Path, tmp_path: Path) -> None:
     model = packhorse.TextModel.load(NAME, revision="v1")
     assert (model.embed("the cat sat") == expected).all()
     session = packhorse.Session.load(NAME, revision="v1")
-    assert session.hidden_size == inspect_checkpoint(NAME, revision="v1").spec["hidden_size"]
+    spec = inspect_checkpoint(NAME, revision="v1").spec
+    assert session.hidden_size == stack_of(spec)["hidden_size"]
     assert resolve_model(NAME, revision="v1").safetensors == [snapshot / "model.safetensors"]
     assert packhorse.plan_memory(NAME, revision="v1").total_bytes > 0
     assert packhorse.text.TextTokenizer.load(NAME, revision="v1").id_of("cat") is not None

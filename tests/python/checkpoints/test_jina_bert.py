@@ -18,12 +18,13 @@ from packhorse_weights.architectures import find_architecture
 from packhorse_weights.architectures.jina_bert import ARCHITECTURE as JINA
 from packhorse_weights.config import Config
 from packhorse_weights.formats.safetensors import write_safetensors
+from packhorse_weights.spec import from_layer
 
 
 def spec_of(config: dict[str, Any]) -> dict[str, Any]:
     wrapped = Config(config, "config.json")
     model_type, family = find_architecture(wrapped)
-    return family.spec(model_type, wrapped)
+    return from_layer(family.spec(model_type, wrapped))
 
 
 # Ending of a class's name -> heads of the spec, without fields that the config does not set.

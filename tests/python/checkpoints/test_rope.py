@@ -33,13 +33,12 @@ def spec_of(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def frequencies(spec: dict[str, Any], local: bool) -> list[float]:
-    rope = spec["attention"]["rope"]
-    if not local and "frequencies" in rope:
+    rope = spec["ropes"]["local"] if local else spec["attention"]["rope"]
+    if "frequencies" in rope:
         return list(rope["frequencies"])
     dims = rope.get("dims", spec.get("head_dim", spec["hidden_size"] // spec["num_heads"]))
-    before = "local_" if local else ""
     exponents = np.arange(0, dims, 2) / dims
-    return list(rope[f"{before}theta"] ** -exponents / rope.get(f"{before}factor", 1.0))
+    return list(rope["theta"] ** -exponents / rope.get("factor", 1.0))
 
 
 @pytest.mark.parametrize("name", CASES)

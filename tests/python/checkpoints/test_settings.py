@@ -9,26 +9,27 @@ from typing import Any
 import pytest
 from checkpoints import GOLDEN, edited
 from packhorse_weights import CheckpointError, resolve_model
+from packhorse_weights.spec import blocks_of
 
 
 def test_settings_that_the_config_leaves_out(tmp_path: Path) -> None:
     """Values are the defaults of the classes of transformers."""
     for name, field, found in (
-        ("albert", "hidden_act", lambda spec: spec["ffn"]["activation"] == "gelu_tanh"),
+        ("albert", "hidden_act", lambda layers: layers[0][1]["activation"] == "gelu_tanh"),
         (
             "mistral",
             "sliding_window",
-            lambda spec: spec["attention"]["local"] == {"window": 4095, "layers": [0, 1]},
+            lambda layers: [attention["window"] for attention, _ in layers] == [4095, 4095],
         ),
         (
             "qwen2-window",
             "sliding_window",
-            lambda spec: spec["attention"]["local"]["window"] == 4095,
+            lambda layers: layers[-1][0]["window"] == 4095,
         ),
-        ("qwen2", "sliding_window", lambda spec: "local" not in spec["attention"]),
+        ("qwen2", "sliding_window", lambda layers: "window" not in layers[0][0]),
     ):
         folder = edited(GOLDEN / name, tmp_path / name, lambda c, field=field: c.pop(field, None))
-        assert found(resolve_model(folder).spec), name
+        assert found(blocks_of(resolve_model(folder).spec)), name
     folder = edited(
         GOLDEN / "albert-predictions", tmp_path / "head", lambda config: config.pop("hidden_act")
     )
@@ -64,7 +65,7 @@ def test_arguments_of_modules(tmp_path: Path) -> None:
         "config_kwargs": {"hidden_act": "relu", "trust_remote_code": True},
     }
     (folder / "sentence_bert_config.json").write_text(json.dumps(settings))
-    assert resolve_model(folder).spec["ffn"]["activation"] == "relu"
+    assert blocks_of(resolve_model(folder).spec)[0][1]["activation"] == "relu"
 
 
 def test_texts_that_end_with_padding(tmp_path: Path) -> None:

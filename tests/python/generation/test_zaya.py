@@ -21,6 +21,7 @@ from packhorse import Sampling, ops
 from packhorse_weights import CheckpointError, inspect_checkpoint
 from packhorse_weights.convert import convert
 from packhorse_weights.formats.safetensors import read_safetensors
+from packhorse_weights.spec import stack_of
 from packhorse_weights.tensor import to_float32
 from test_decoder_families import logits_of, read_golden
 from test_generation_drafts import alone, together
@@ -231,9 +232,9 @@ def test_the_rotation_as_the_hub_has_it(tmp_path: Path) -> None:
     config = json.loads((ZAYA / "config.json").read_text())
     config["rope_parameters"]["rope_type"] = "default"
     (tmp_path / "config.json").write_text(json.dumps(config))
-    rope = inspect_checkpoint(tmp_path).spec["attention"]["rope"]
-    assert rope == {"theta": 5e4, "local_theta": 100.0, "dims": 6}
+    ropes = stack_of(inspect_checkpoint(tmp_path).spec)["ropes"]
+    assert ropes == {"global": {"theta": 5e4, "dims": 6}, "local": {"theta": 100.0, "dims": 6}}
     del config["rope_parameters"]
     (tmp_path / "config.json").write_text(json.dumps(config))
-    rope = inspect_checkpoint(tmp_path).spec["attention"]["rope"]
-    assert rope == {"theta": 5e6, "local_theta": 1e4, "dims": 6}
+    ropes = stack_of(inspect_checkpoint(tmp_path).spec)["ropes"]
+    assert ropes == {"global": {"theta": 5e6, "dims": 6}, "local": {"theta": 1e4, "dims": 6}}

@@ -14,6 +14,7 @@ import pytest
 from models import tiny_spec, write_model
 from packhorse import Sampling
 from packhorse_weights.checkpoint import inspect_checkpoint
+from packhorse_weights.spec import blocks_of
 from reference_encoder import encoder
 from reference_heads import predictions
 from reference_low_precision import Form, LowPrecision, Recipe
@@ -51,7 +52,7 @@ def test_a_model_with_rounded_keys_and_values() -> None:
         with packhorse.Session.load(LLAMA, kv_tokens=256, kv_cache_dtype=dtype) as session:
             scored = session.generate([ids], Sampling(max_new_tokens=0, prompt_logprobs=0))[0]
         found[dtype] = np.array(scored.prompt_logprobs.logprobs)
-    head_dim = inspect_checkpoint(LLAMA).spec["head_dim"]
+    head_dim = blocks_of(inspect_checkpoint(LLAMA).spec)[0][0]["head_dim"]
     expected = logprobs_of_recipe(ids, Recipe(cache=Form("e4m3", head_dim)))
     lost = np.abs(found["float8"] - found[None]).max()
     assert lost > 0.01
@@ -60,11 +61,12 @@ def test_a_model_with_rounded_keys_and_values() -> None:
 
 
 def test_what_a_token_takes() -> None:
-    spec = inspect_checkpoint(LLAMA).spec
+    layers = blocks_of(inspect_checkpoint(LLAMA).spec)
+    attention = layers[0][0]
     given: dict[str, Any] = {"kv_tokens": 640}
     plan = packhorse.plan_memory(LLAMA, kv_cache_dtype="float8", **given)
-    heads = spec["num_layers"] * spec["num_kv_heads"]
-    head_dim = -(-spec["head_dim"] // 16) * 16
+    heads = len(layers) * attention["num_kv_heads"]
+    head_dim = -(-attention["head_dim"] // 16) * 16
     assert plan.bytes_per_token == heads * 2 * (head_dim + 4)  # the scale is float32
     assert plan.kv_cache.bytes == pytest.approx(640 * plan.bytes_per_token, rel=0.02)
     assert packhorse.plan_memory(LLAMA, **given).bytes_per_token == heads * 2 * 4 * head_dim

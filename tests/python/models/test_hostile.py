@@ -178,7 +178,8 @@ def test_tensors_that_nothing_uses_are_ignored(device: str, tmp_path: Path) -> N
 
 TOKENS = {"input": "tokens", "labels": ["a", "b"]}
 SPECS: list[tuple[dict[str, Any], str]] = [
-    ({"format": 2}, "'format' is 2, this runtime reads format 1"),
+    ({"format": 3}, "'format' is 3, this runtime reads formats 1 and 2"),
+    ({"format": 2}, "'stacks' is missing"),
     ({"format": None}, "'format' is missing"),
     ({"vocab_size": 0}, "'vocab_size' is 0, expected an integer from 1"),
     ({"vocab_size": "50"}, "'vocab_size' is \"50\", expected an integer"),

@@ -15,6 +15,7 @@ import packhorse
 import pytest
 from models import HEAD_OPTIONS, SPEC_OPTIONS, Spec, tiny_spec, with_defaults, write_model
 from packhorse import Sampling, Session
+from packhorse_weights.spec import upgraded
 
 _NUMBERS = (0, -1, 1, 2**12, 2**24, 2**31 - 1, 2**63 - 1, 1e-300)
 _LISTS: tuple[list[Any], ...] = ([], [0] * 5000, [2**31], [1e300])
@@ -84,10 +85,13 @@ def changes_of(value: Any) -> Iterator[Any]:
         yield from (number for number in _NUMBERS if number != value)
 
 
+@pytest.mark.parametrize("format", [1, 2])
 @pytest.mark.parametrize("name", [*_ENCODERS, *_GENERATORS])
-def test_changed_numbers(name: str, tmp_path: Path) -> None:
+def test_changed_numbers(name: str, format: int, tmp_path: Path) -> None:
     generates = name in _GENERATORS
     spec = with_defaults(tiny_spec(**(_GENERATORS | _ENCODERS)[name]))
+    if format == 2:
+        spec = upgraded(spec)
     spec.setdefault("max_seqlen", 290)
     folder = write_model(tmp_path, spec, None if name != "quantised" else {})
     sizes: dict[str, Any] = {"max_tokens": 64, "max_sequences": 4, "kv_tokens": 64 * generates}
@@ -118,7 +122,7 @@ def test_changed_numbers(name: str, tmp_path: Path) -> None:
 
 def test_a_model_that_generates_has_layers(tmp_path: Path) -> None:
     spec = with_defaults(tiny_spec(**_DECODER, num_layers=0))
-    message = "'num_layers' is 0: a model that generates needs a layer at least"
+    message = "spec: there are no layers: a model that generates needs one at least"
     with pytest.raises(ValueError, match=message):
         packhorse.plan_memory(spec, "cpu", kv_tokens=64)
     with pytest.raises(ValueError, match=message):

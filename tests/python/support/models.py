@@ -320,6 +320,8 @@ HEAD_OPTIONS: dict[str, Spec] = {
 
 def with_defaults(spec: Mapping[str, Any]) -> Spec:
     """The spec with every optional size filled in."""
+    if "stacks" in spec:
+        return {"heads": {}, **spec}
     sizes = {}
     if "num_heads" in spec:
         sizes["num_kv_heads"] = spec["num_heads"]

@@ -1,4 +1,4 @@
-"""Expected results of a whole encoder, by its spec: NumPy in float64, written for reading."""
+"""Results of a whole encoder by its spec: NumPy in float64, written for reading."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 import reference
 import reference_cca
 from models import with_defaults
+from packhorse_weights.spec import blocks_of, stack_of, stem_of, upgraded
 from reference import Array
 
 
@@ -19,44 +20,43 @@ def norm_by_name(
     gamma, beta = tensors.get(f"{name}.weight"), tensors.get(f"{name}.bias")
     if gamma is None:
         return x
-    gamma = gamma + spec["norm"].get("gamma_offset", 0)
-    if spec["norm"]["kind"] == "rms":
-        return reference.rms_norm(x, gamma, spec["norm"]["eps"])
-    return reference.layer_norm(x, gamma, beta, spec["norm"]["eps"])
-
-
-def _frequencies(spec: Mapping[str, Any], rope: Mapping[str, Any], local: bool) -> Array:
-    if "frequencies" in rope:
-        return np.array(rope["frequencies"], np.float32)
-    theta = rope.get("local_theta", rope["theta"]) if local else rope["theta"]
-    dims = rope.get("dims", spec["head_dim"])
-    factor = rope.get("factor", 1)
-    factor = rope.get("local_factor", factor) if local else factor
-    return reference.rope_frequencies(theta, dims, factor)
+    norm = stack_of(spec)["norm"]
+    gamma = gamma + norm.get("gamma_offset", 0)
+    if norm["kind"] == "rms":
+        return reference.rms_norm(x, gamma, norm["eps"])
+    return reference.layer_norm(x, gamma, beta, norm["eps"])
 
 
 def _rotated(
-    spec: Mapping[str, Any], tensors: Mapping[str, Array], x: Array, norm: str, layer: int, at: Any
+    stack: Mapping[str, Any],
+    block: Mapping[str, Any],
+    tensors: Mapping[str, Array],
+    x: Array,
+    norm: str,
+    at: Any,
 ) -> Array:
     """Queries or keys [T, H d] after each head's norm and rotation, where there are any."""
-    local = layer in spec["attention"].get("local", {}).get("layers", [])
-    heads = x.reshape(len(x), x.shape[1] // spec["head_dim"], spec["head_dim"])
-    if spec["attention"].get("qk_norm"):
-        gamma = tensors[norm] + spec["norm"].get("gamma_offset", 0)
-        heads = reference.rms_norm(heads, gamma, spec["norm"]["eps"])
-    rope = spec["attention"].get("rope")
-    if rope and layer in rope.get("layers", [layer]):
-        dims = rope.get("dims", spec["head_dim"])
+    head_dim = block["head_dim"]
+    heads = x.reshape(len(x), x.shape[1] // head_dim, head_dim)
+    if block.get("qk_norm"):
+        gamma = tensors[norm] + stack["norm"].get("gamma_offset", 0)
+        heads = reference.rms_norm(heads, gamma, stack["norm"]["eps"])
+    if "rope" in block:
+        rope = stack["ropes"][block["rope"]]
+        dims = rope.get("dims", head_dim)
         if rope.get("interleaved"):  # scores are sums over columns in any order
-            order = [*range(0, dims, 2), *range(1, dims, 2), *range(dims, spec["head_dim"])]
+            order = [*range(0, dims, 2), *range(1, dims, 2), *range(dims, head_dim)]
             heads = heads[..., order]
-        heads = reference.rotate(heads, at, _frequencies(spec, rope, local))
-        heads = heads * rope.get("attention_factor", 1)
+        if "frequencies" in rope:
+            frequencies = np.array(rope["frequencies"], np.float32)
+        else:
+            frequencies = reference.rope_frequencies(rope["theta"], dims, rope.get("factor", 1))
+        heads = reference.rotate(heads, at, frequencies) * rope.get("attention_factor", 1)
     return heads.reshape(x.shape)
 
 
 def _compressed(
-    spec: Mapping[str, Any],
+    num_heads: int,
     tensors: Mapping[str, Array],
     block: str,
     latents: list[Array],
@@ -74,16 +74,21 @@ def _compressed(
         (depthwise[0][:, 0], depthwise[1]),
         grouped,
         tensors[f"{block}.temperature"],
-        spec["num_heads"],
+        num_heads,
         first_values=None if values[0] is None else np.concatenate(values),
     )
     return np.split(mixed, np.cumsum([part.shape[1] for part in latents])[:-1], axis=1)
 
 
 def _mixture(
-    spec: Mapping[str, Any], tensors: Mapping[str, Array], block: str, y: Array, state: Any
+    spec: Mapping[str, Any],
+    moe: Mapping[str, Any],
+    tensors: Mapping[str, Array],
+    block: str,
+    y: Array,
+    state: Any,
 ) -> tuple[Array, Array]:
-    """Output of the chosen experts, and the router's state."""
+    """Results of the chosen experts, and the router's state."""
 
     def dense(name: str, x: Array, activation: str = "none") -> Array:
         weight, bias = (tensors.get(f"{block}.router.{name}.{part}") for part in ("weight", "bias"))
@@ -98,10 +103,10 @@ def _mixture(
     p /= p.sum(-1, keepdims=True)
     chosen = (p + tensors[f"{block}.router.balance"]).argmax(-1)  # the first of equal ones
     out = np.zeros(y.shape)
-    for e in range(spec["ffn"]["experts"]):
+    for e in range(moe["experts"]):
         rows = chosen == e
         gate, up = np.split(tensors[f"{block}.experts.gate_up"][e], 2)
-        activation = spec["ffn"]["activation"]
+        activation = moe["activation"]
         x = reference.linear(y[rows], gate, None, activation) * reference.linear(y[rows], up)
         out[rows] = p[rows, e, None] * reference.linear(x, tensors[f"{block}.experts.down"][e])
     return out, state
@@ -119,28 +124,28 @@ def _scaled(tensors: Mapping[str, Array], block: str, x: Array, residual: Array)
 
 
 def _convolution(
-    spec: Mapping[str, Any], tensors: Mapping[str, Array], x: Array, cu_seqlens: Any
+    convolution: Mapping[str, Any], tensors: Mapping[str, Array], x: Array, cu_seqlens: Any
 ) -> Array:
     """Over neighbouring tokens of a sequence, with zeros beyond its ends."""
-    width = spec["convolution"]["width"]
+    width = convolution["width"]
     total = np.zeros(x.shape) + tensors["convolution.bias"]
     for begin, end in itertools.pairwise(cu_seqlens):
         around = np.pad(x[begin:end], ((width // 2, width // 2), (0, 0)))
         for at in range(width if end > begin else 0):
             rows = around[at : at + end - begin]
             total[begin:end] += rows @ tensors["convolution.weight"][:, :, at].T
-    return reference.ACTIVATIONS[spec["convolution"]["activation"]](total)
+    return reference.ACTIVATIONS[convolution["activation"]](total)
 
 
 class Exact:
-    """Computations of an encoder where a runtime may round its results: here nothing is rounded."""
+    """Arithmetic at the places of an encoder where a runtime may round: nothing is rounded."""
 
     def dense(self, name: str, x: Array, weight: Array, bias: Any, activation: str) -> Array:
         """A dense layer, by the name of its tensors."""
         return reference.linear(x, weight, bias, activation)
 
     def residual(self, x: Array) -> Array:
-        """Values kept between layers: the residual stream, and the outputs of norms."""
+        """Rows that are kept between layers: the residual stream, and the outputs of norms."""
         return x
 
     def attention(
@@ -186,8 +191,9 @@ def encoder(
     arithmetic: Exact | None = None,
 ) -> Array:
     """The last hidden state: post-norm (Vaswani et al. 2017; BERT) or pre-norm."""
-    spec = with_defaults(spec)
-    attention, ffn, placement = spec["attention"], spec["ffn"], spec["norm"]["placement"]
+    spec = upgraded(with_defaults(spec))
+    stack, stem = stack_of(spec), stem_of(spec)
+    placement = stack["norm"]["placement"]
     pre = placement != "post"
     by = arithmetic or Exact()
 
@@ -198,15 +204,15 @@ def encoder(
     def norm(name: str, x: Array) -> Array:
         return by.residual(norm_by_name(spec, tensors, name, x))
 
-    if position_ids is None and "padding_id" in spec["positions"]:
-        position_ids = _counted(spec["positions"]["padding_id"], ids, cu_seqlens)
+    if position_ids is None and "padding_id" in stem["positions"]:
+        position_ids = _counted(stem["positions"]["padding_id"], ids, cu_seqlens)
     at = reference.positions(cu_seqlens) if position_ids is None else np.asarray(position_ids)
     word, position, type_table = (
         tensors.get(f"embeddings.{name}") for name in ("word", "position", "type")
     )
-    word = word * spec.get("embedding_scale", 1)
-    offset = spec["positions"].get("offset", 0)
-    late = spec["positions"].get("after_projection")
+    word = word * stem.get("embedding_scale", 1)
+    offset = stem["positions"].get("offset", 0)
+    late = stem["positions"].get("after_projection")
     x = reference.embed(
         ids,
         cu_seqlens,
@@ -218,72 +224,78 @@ def encoder(
         offset,
     )
     x = norm("embeddings.norm", x)
-    if "embedding_size" in spec:
+    if "embedding_size" in stem:
         x = dense("embeddings.projection", x)
     if late:
         x = x + position[at + offset]
 
-    if spec.get("residual_scales"):
+    if stack.get("residual_scales"):
         x = (x + tensors["embeddings.shift"]) * tensors["embeddings.scale"]
     entered = x
-    state: Any = None  # passed from one router to the next
-    options: dict[str, Any] = {"causal": attention["mask"] == "causal"}
-    if "scale" in attention:
-        options["scale"] = attention["scale"]
-    term = attention.get("score_term", {})
+    state: Any = None  # of routers
+    shared: dict[str, Any] = {}  # options of attention in all layers
+    term = stack.get("score_term", {})
     if term.get("kind") == "alibi":
-        options["alibi_slopes"] = reference.alibi_slopes(spec["num_heads"])
+        shared["alibi_slopes"] = reference.alibi_slopes(blocks_of(spec)[0][0]["num_heads"])
     if term.get("kind") == "bucketed":
-        options["bucket_table"] = tensors["relative_bias"]
-        options["max_distance"] = term["max_distance"]
+        shared["bucket_table"] = tensors["relative_bias"]
+        shared["max_distance"] = term["max_distance"]
     relative = term if term.get("kind") == "disentangled" else {}
     if relative:
-        options |= {"buckets": relative.get("buckets", 0), "max_distance": relative["max_distance"]}
-        terms = 1 + relative["content_to_position"] + relative["position_to_content"]
-        options["scale"] = (terms * spec["head_dim"]) ** -0.5
+        shared |= {"buckets": relative.get("buckets", 0), "max_distance": relative["max_distance"]}
         table = tensors["relative_embeddings"]
         if relative["norm"]:
             parameters = (tensors[f"relative_norm.{name}"] for name in ("weight", "bias"))
-            table = reference.layer_norm(table, *parameters, spec["norm"]["eps"])
-    for i, index in enumerate(spec.get("layer_weights", range(spec["num_layers"]))):
-        local = i in attention.get("local", {}).get("layers", [])
-        window = attention["local"]["window"] if local else -1
-        right = window if attention["mask"] == "bidirectional" else -1
+            table = reference.layer_norm(table, *parameters, stack["norm"]["eps"])
+    for i, layer in enumerate(stack["layers"]):
+        index = layer.get("weights", i)
+        attention, feed_forward = layer["blocks"]
+        options = dict(shared)
+        if "scale" in attention:
+            options["scale"] = attention["scale"]
+        elif relative:
+            terms = 1 + relative["content_to_position"] + relative["position_to_content"]
+            options["scale"] = (terms * attention["head_dim"]) ** -0.5
+        causal = attention["mask"] == "causal"
+        window = attention.get("window", -1)
         block = f"layers.{index}.attention"
         entering = x
         y = norm(f"{block}.norm", x) if pre else x
         q, k, v = (dense(f"{block}.{name}", y) for name in ("query", "key", "value"))
-        if attention.get("kind") == "compressed":
+        if attention["kind"] == "cca":
             v = np.concatenate([v, dense(f"{block}.delayed_value", y)], axis=1)
-            q, k, v = _compressed(spec, tensors, block, [q, k, v], cu_seqlens)
-        q = _rotated(spec, tensors, q, f"{block}.query_norm.weight", i, at)
-        k = _rotated(spec, tensors, k, f"{block}.key_norm.weight", i, at)
+            q, k, v = _compressed(attention["num_heads"], tensors, block, [q, k, v], cu_seqlens)
+        q = _rotated(stack, attention, tensors, q, f"{block}.query_norm.weight", at)
+        k = _rotated(stack, attention, tensors, k, f"{block}.key_norm.weight", at)
         own = "" if relative.get("shared_projections") else "position_"
         if relative.get("content_to_position"):
             options["position_keys"] = dense(f"{block}.{own}key", table)
         if relative.get("position_to_content"):
             options["position_queries"] = dense(f"{block}.{own}query", table)
         context = by.attention(
-            q, k, v, cu_seqlens, spec["num_heads"], spec["num_kv_heads"],
-            window=(window, right), **options,
+            q, k, v, cu_seqlens, attention["num_heads"], attention["num_kv_heads"],
+            causal=causal, window=(window, -1 if causal else window), **options,
         )  # fmt: skip
         given = norm(f"{block}.output_norm", dense(f"{block}.output", context))
         x = by.residual(_scaled(tensors, block, given, x))
         x = x if pre else norm(f"{block}.norm", x)
         block = f"layers.{index}.ffn"
-        if not spec["norm"].get("shared"):
+        if feed_forward.get("norm") != "shared":
             y = norm(f"{block}.norm", entering if placement == "parallel" else x) if pre else x
-        if ffn["kind"] == "mixture":
-            given, state = _mixture(spec, tensors, block, y, state)
+        activation = feed_forward["activation"]
+        if feed_forward["kind"] == "moe":
+            given, state = _mixture(spec, feed_forward, tensors, block, y, state)
         else:
-            inner = dense(f"{block}.up", y, ffn["activation"] if ffn["kind"] == "plain" else "none")
-            if ffn["kind"] == "gated":
-                inner = dense(f"{block}.gate", y, ffn["activation"]) * inner
+            gated = feed_forward.get("gated", False)
+            inner = dense(f"{block}.up", y, "none" if gated else activation)
+            if gated:
+                inner = dense(f"{block}.gate", y, activation) * inner
             given = norm(f"{block}.output_norm", dense(f"{block}.down", inner))
         x = by.residual(_scaled(tensors, block, given, x))
         x = x if pre else norm(f"{block}.norm", x)
-        if i == 0 and "convolution" in spec:
-            x = norm("convolution.norm", x + _convolution(spec, tensors, entered, cu_seqlens))
+        if i == 0 and "convolution" in stack:
+            added = _convolution(stack["convolution"], tensors, entered, cu_seqlens)
+            x = norm("convolution.norm", x + added)
     return norm("final_norm", x) if pre else x
 
 

@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import reference
+from packhorse_weights.spec import stack_of, upgraded
 from reference import Array
 from reference_encoder import Exact
 
@@ -224,18 +225,20 @@ class Bounds(Calibration):
 
     def __init__(self, spec: Mapping[str, Any], tensors: Mapping[str, Array]) -> None:
         super().__init__()
-        pre = spec["norm"]["placement"] != "post"
-        for i in range(spec["num_layers"]):
+        stack = stack_of(upgraded(spec))
+        norm = stack["norm"]
+        pre = norm["placement"] != "post"
+        for i in range(len(stack["layers"])):
             block = f"layers.{i}"
             before = f"{block}.attention" if pre else f"layers.{i - 1}.ffn" if i else ""
             if f"{before}.norm.weight" not in tensors:  # a norm of the embeddings, if any
                 before = "embeddings"
             shared = not pre or f"{block}.ffn.norm.weight" not in tensors
             inner = f"{block}.attention" if shared else f"{block}.ffn"
-            values = self._largest(spec, tensors, before, f"{block}.attention.value").max()
-            up = self._largest(spec, tensors, inner, f"{block}.ffn.up")
+            values = self._largest(norm, tensors, before, f"{block}.attention.value").max()
+            up = self._largest(norm, tensors, inner, f"{block}.ffn.up")
             if f"{block}.ffn.gate.weight" in tensors:
-                gate = self._largest(spec, tensors, inner, f"{block}.ffn.gate")
+                gate = self._largest(norm, tensors, inner, f"{block}.ffn.gate")
                 up = np.maximum(gate, 1) * up
             # Rounding to e4m3 may add 2^-4 to either factor of a product.
             self._set(f"{block}.attention.output", 1.15 * values)
@@ -246,10 +249,10 @@ class Bounds(Calibration):
 
     @staticmethod
     def _largest(
-        spec: Mapping[str, Any], tensors: Mapping[str, Array], norm: str, layer: str
+        form: Mapping[str, Any], tensors: Mapping[str, Array], norm: str, layer: str
     ) -> Array:
         weight = np.asarray(tensors[f"{layer}.weight"], np.float64)
-        gamma = tensors[f"{norm}.norm.weight"] + spec["norm"].get("gamma_offset", 0)
+        gamma = tensors[f"{norm}.norm.weight"] + form.get("gamma_offset", 0)
         shift = weight @ tensors.get(f"{norm}.norm.bias", np.zeros(len(gamma)))
         shift = shift + tensors.get(f"{layer}.bias", 0)
         found: Array = len(gamma) ** 0.5 * np.linalg.norm(weight * gamma, axis=1) + np.abs(shift)

@@ -13,7 +13,8 @@ from packhorse_weights.adapters.peft import ADAPTER_CONFIG, read_adapter
 from packhorse_weights.config import optional_config
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.files import has_file
-from packhorse_weights.layout import TRANSPOSED, Spec
+from packhorse_weights.layout import TRANSPOSED
+from packhorse_weights.spec import Spec
 from packhorse_weights.tensor import LazyTensor, Tensor, to_float32
 
 

@@ -17,7 +17,8 @@ from packhorse_weights.architectures.base import Architecture
 from packhorse_weights.config import Config, read_config
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.files import has_file
-from packhorse_weights.layout import STACKS, Spec, num_weight_sets, weight_shapes
+from packhorse_weights.layout import STACKS, weight_shapes
+from packhorse_weights.spec import Spec, weight_sets
 from packhorse_weights.tensor import Tensor, cast
 from packhorse_weights.weight_files import read_file
 
@@ -92,7 +93,7 @@ class _Modules:
         theirs = {ours: names.get(f"layers.{{i}}.{ours}") for ours in _LAYERS}
         self._known = {ours: name for ours, name in theirs.items() if name is not None}
         self._shapes = weight_shapes(spec)
-        self._num_layers = num_weight_sets(spec)
+        self._num_layers = len(weight_sets(spec))
 
     def find(self, module: str, where: str) -> _Module:
         for ours, theirs in self._known.items():

@@ -4,7 +4,7 @@ from packhorse_weights.architectures.base import Architecture, encoder_spec
 from packhorse_weights.architectures.bert import BUFFERS, ENCODER
 from packhorse_weights.architectures.heads import OF_POOLER, masked_lm
 from packhorse_weights.config import Config
-from packhorse_weights.layout import Spec
+from packhorse_weights.spec import Spec
 
 LAYER = "encoder.albert_layer_groups.{i}.albert_layers.0"
 
@@ -16,7 +16,7 @@ def spec(model_type: str, config: Config) -> Spec:
     groups = config.integer("num_hidden_groups", default=1, high=layers)
     return result | {
         "embedding_size": config.integer("embedding_size", default=128),
-        "layer_weights": [int(i / (layers / groups)) for i in range(layers)],
+        "layers": [{"weights": int(i / (layers / groups))} for i in range(layers)],
     }
 
 

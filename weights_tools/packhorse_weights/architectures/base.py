@@ -10,7 +10,7 @@ from packhorse_weights.activations import ACTIVATIONS
 from packhorse_weights.architectures.heads import Head, LmHead, MaskedLm
 from packhorse_weights.config import MOST_LAYERS, Config
 from packhorse_weights.errors import CheckpointError
-from packhorse_weights.layout import Spec
+from packhorse_weights.spec import Spec
 
 
 def any_config(config: Config) -> bool:
@@ -22,7 +22,8 @@ class Architecture:
     """One family of checkpoints.
 
     classes: `model_type` -> the beginning of its class names in `architectures`.
-    spec: (model type, config) -> spec, without `heads` and `embedding`.
+    spec: (model type, config) -> the model as `spec.from_layer` takes it, without `heads` and
+        `embedding`: the blocks that all layers have, and what single layers have of their own.
     names: our name, or the layer it belongs to -> theirs, without the checkpoint's prefix. `{i}` is
         a layer's number. `.weight` and `.bias` are appended where ours has them. One of
         layout.STACKS stands for the layers it holds.
@@ -66,14 +67,13 @@ def with_defaults(config: Config, **fields: Any) -> Config:
 
 
 def sizes(family: str, config: Config) -> Spec:
-    """The fields of the spec that every family has, read from their usual names in a config."""
+    """The fields that every family has, read from their usual names in a config."""
     hidden, heads = config.integer("hidden_size"), config.integer("num_attention_heads")
     if config.fields.get("head_dim") is None and hidden % heads:
         raise CheckpointError(
             f"{config.where}: hidden_size {hidden} is not a multiple of num_attention_heads {heads}"
         )
     return {
-        "format": 1,
         "family": family,
         "vocab_size": config.tokens("vocab_size"),
         "hidden_size": hidden,
@@ -131,9 +131,14 @@ def rms_norms(config: Config, eps: float) -> dict[str, Any]:
     }
 
 
-def local_layers(config: Config, spec: Spec, window: int, local: list[int]) -> dict[str, Any]:
-    """Returns `attention.local` of the spec, or nothing. `local` lists the layers with the window
-    if the config names none."""
+def local_layers(
+    config: Config, spec: Spec, window: int, local: list[int], rope: str | None = None
+) -> dict[str, Any]:
+    """Returns `layers` of the spec, or nothing where none has a window.
+
+    local: the layers with the window if the config names none.
+    rope: the name of the rotation that these layers have; None: that of all others.
+    """
     if config.fields.get("layer_types") is not None:
         types = config.texts("layer_types")
         known = ("full_attention", "sliding_attention")
@@ -143,4 +148,7 @@ def local_layers(config: Config, spec: Spec, window: int, local: list[int]) -> d
                 "for each layer"
             )
         local = [i for i, kind in enumerate(types) if kind == "sliding_attention"]
-    return {"local": {"window": window, "layers": local}} if local else {}
+    own = {"window": window} | ({} if rope is None else {"rope": rope})
+    return (
+        {"layers": [own if i in local else {} for i in range(spec["num_layers"])]} if local else {}
+    )

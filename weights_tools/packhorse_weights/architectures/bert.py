@@ -6,7 +6,7 @@ BGE, E5, GTE (the first ones), Snowflake Arctic Embed and many others are of thi
 from packhorse_weights.architectures.base import Architecture, encoder_spec
 from packhorse_weights.architectures.heads import BERT_LM, OF_POOLER
 from packhorse_weights.config import Config
-from packhorse_weights.layout import Spec
+from packhorse_weights.spec import Spec
 
 NAMES = {
     "embeddings.word": "embeddings.word_embeddings.weight",

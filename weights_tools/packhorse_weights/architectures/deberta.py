@@ -7,7 +7,7 @@ from packhorse_weights.architectures.bert import BUFFERS, ENCODER
 from packhorse_weights.architectures.heads import BERT_LM, OF_TOKENS, Head, Options
 from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
-from packhorse_weights.layout import Spec
+from packhorse_weights.spec import Spec
 
 _TERMS = ("c2p", "p2c")
 

@@ -12,13 +12,13 @@ from packhorse_weights.architectures.heads import Head, LmHead
 from packhorse_weights.architectures.rope import rope
 from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
-from packhorse_weights.layout import Spec
+from packhorse_weights.spec import Spec
 
 _DEFAULT_WINDOW = 4096  # null: none
 
 
 def _window(model_type: str, config: Config, spec: Spec) -> dict[str, object]:
-    """`attention.local`: Mistral's window is in all layers, Qwen's in the upper ones if at all."""
+    """`layers`: Mistral's window is in all layers, Qwen's in the upper ones if at all."""
     used = model_type == "mistral" or config.boolean("use_sliding_window", False)
     layers = range(spec["num_layers"])
     if model_type.startswith("qwen"):
@@ -56,13 +56,13 @@ def spec(model_type: str, config: Config) -> Spec:
         "type_vocab_size": 0,
         "max_seqlen": min(longest, rotation.longest or longest),
         "positions": {"kind": "none"},
+        **window,
         "norm": rms_norms(config, 1e-6),
         "attention": {
             "mask": "causal" if causal else "bidirectional",
             "qkv_bias": bias,
             "output_bias": bias and model_type != "qwen2",
             "qk_norm": model_type == "qwen3",
-            **window,
             "rope": rotation.spec,
         },
         "ffn": {

@@ -3,7 +3,7 @@
 from packhorse_weights.architectures.base import Architecture, encoder_spec
 from packhorse_weights.architectures.heads import OF_TOKENS, masked_lm, of_first_tokens
 from packhorse_weights.config import Config
-from packhorse_weights.layout import Spec
+from packhorse_weights.spec import Spec
 
 FIELDS = {
     "dim": "hidden_size",

@@ -17,7 +17,7 @@ from packhorse_weights.architectures.heads import LmHead, Options
 from packhorse_weights.architectures.rope import of_layers, rope
 from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
-from packhorse_weights.layout import Spec
+from packhorse_weights.spec import Spec
 
 _DEFAULTS = {
     "gemma2": {
@@ -46,9 +46,14 @@ def _soft_cap(config: Config, name: str, default: float | None) -> dict[str, flo
     return {"soft_cap": config.number(name, default or 0.0, high=1e6)}
 
 
-def _rope(model_type: str, config: Config, head_dim: int) -> tuple[dict[str, Any], int | None]:
+def _ropes(
+    model_type: str, config: Config, head_dim: int
+) -> tuple[dict[str, Any], dict[str, Any], int | None]:
+    """The rotation of layers without a window and that of layers with one, and the longest
+    sequence."""
     if model_type == "gemma2":
-        return rope(config, 10000.0, head_dim)
+        spec, longest = rope(config, 10000.0, head_dim)
+        return spec, spec, longest
     whole = of_layers(config, "full_attention", "rope_theta", scaled=True)
     spec, longest = rope(whole, 1e6, head_dim)
     windowed = of_layers(config, "sliding_attention", "rope_local_base_freq", scaled=False)
@@ -57,8 +62,7 @@ def _rope(model_type: str, config: Config, head_dim: int) -> tuple[dict[str, Any
         raise CheckpointError(
             f"{config.where}: Gemma 3's rotation may be scaled by one factor, and is not"
         )
-    spec |= {"local_theta": local["theta"], "local_factor": local.get("factor", 1.0)}
-    return spec, longest
+    return spec, local, longest
 
 
 def spec(model_type: str, config: Config) -> Spec:
@@ -71,7 +75,7 @@ def spec(model_type: str, config: Config) -> Spec:
     window = window // 2 if both_ways else window - 1
     pattern = config.integer("sliding_window_pattern")
     local = [i for i in range(result["num_layers"]) if (i + 1) % pattern]
-    rotation, longest = _rope(model_type, config, result["head_dim"])
+    rotation, windowed, longest = _ropes(model_type, config, result["head_dim"])
     positions = config.tokens("max_position_embeddings")
     bias = config.boolean("attention_bias", False)
     scalar = config.positive("query_pre_attn_scalar", 256)
@@ -82,6 +86,8 @@ def spec(model_type: str, config: Config) -> Spec:
         "type_vocab_size": 0,
         "max_seqlen": min(positions, longest or positions),
         "positions": {"kind": "none"},
+        **local_layers(config, result, window, local, "local"),
+        "ropes": {"local": windowed},
         "norm": {
             "kind": "rms",
             "placement": "both",
@@ -96,7 +102,6 @@ def spec(model_type: str, config: Config) -> Spec:
             "qk_norm": model_type != "gemma2",
             "scale": scalar**-0.5,
             **_soft_cap(config, "attn_logit_softcapping", cap),
-            **local_layers(config, result, window, local),
             "rope": rotation,
         },
         "ffn": {

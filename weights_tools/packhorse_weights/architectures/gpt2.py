@@ -4,7 +4,7 @@ from packhorse_weights.activations import ACTIVATIONS
 from packhorse_weights.architectures.base import Architecture, refuse_variants, sizes, with_defaults
 from packhorse_weights.architectures.heads import LmHead
 from packhorse_weights.config import Config
-from packhorse_weights.layout import Spec
+from packhorse_weights.spec import Spec
 
 # The names of GPT-2 and GPT-J for what other configs call otherwise.
 RENAMED = {

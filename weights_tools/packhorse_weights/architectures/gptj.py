@@ -6,7 +6,7 @@ from packhorse_weights.architectures.base import Architecture, refuse_variants, 
 from packhorse_weights.architectures.gpt2 import renamed
 from packhorse_weights.architectures.heads import LmHead
 from packhorse_weights.config import Config
-from packhorse_weights.layout import Spec
+from packhorse_weights.spec import Spec
 
 
 def spec(model_type: str, config: Config) -> Spec:

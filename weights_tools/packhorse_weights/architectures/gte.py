@@ -10,7 +10,7 @@ from packhorse_weights.architectures.heads import OF_POOLER, masked_lm
 from packhorse_weights.architectures.rope import rope_kind, rope_theta
 from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
-from packhorse_weights.layout import Spec
+from packhorse_weights.spec import Spec
 
 
 def _rope(config: Config, head_dim: int) -> dict[str, Any]:

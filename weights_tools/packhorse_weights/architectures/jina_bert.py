@@ -4,7 +4,7 @@ from packhorse_weights.architectures.base import Architecture, encoder_spec
 from packhorse_weights.architectures.bert import BUFFERS, ENCODER, NAMES
 from packhorse_weights.architectures.heads import BERT_LM, OF_POOLER
 from packhorse_weights.config import Config
-from packhorse_weights.layout import Spec
+from packhorse_weights.spec import Spec
 
 _GATES = {"geglu": "gelu", "reglu": "relu"}
 

@@ -12,7 +12,7 @@ from packhorse_weights.architectures.heads import Head, MaskedLm, Options
 from packhorse_weights.architectures.rope import of_layers, rope_theta
 from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
-from packhorse_weights.layout import Spec
+from packhorse_weights.spec import Spec
 
 
 def _thetas(config: Config) -> tuple[float, float]:
@@ -39,6 +39,8 @@ def spec(model_type: str, config: Config) -> Spec:
         "type_vocab_size": 0,
         "max_seqlen": config.tokens("max_position_embeddings", default=8192),
         "positions": {"kind": "none"},
+        **local_layers(config, result, window // 2, local, "local"),
+        "ropes": {"local": {"theta": local_theta}},
         "norm": {
             "kind": "layer",
             "placement": "pre",
@@ -50,8 +52,7 @@ def spec(model_type: str, config: Config) -> Spec:
             "mask": "bidirectional",
             "qkv_bias": attention_bias,
             "output_bias": attention_bias,
-            **local_layers(config, result, window // 2, local),
-            "rope": {"theta": theta, "local_theta": local_theta},
+            "rope": {"theta": theta},
         },
         "ffn": {
             "kind": "gated",

@@ -5,7 +5,7 @@ from packhorse_weights.architectures.base import Architecture, encoder_spec
 from packhorse_weights.architectures.bert import BUFFERS, ENCODER
 from packhorse_weights.architectures.heads import ROBERTA, ROBERTA_LM
 from packhorse_weights.config import Config
-from packhorse_weights.layout import Spec
+from packhorse_weights.spec import Spec
 
 # transformers uses 32 buckets up to distance 128 whatever the config says, and counts positions
 # from the padding id, 1.

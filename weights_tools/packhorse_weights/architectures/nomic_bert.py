@@ -5,7 +5,7 @@ from packhorse_weights.architectures.base import Architecture, encoder_spec
 from packhorse_weights.architectures.heads import OF_POOLER, masked_lm
 from packhorse_weights.architectures.rope import rope_theta
 from packhorse_weights.config import Config
-from packhorse_weights.layout import Spec
+from packhorse_weights.spec import Spec
 
 # Published checkpoints name their fields as GPT-2 does.
 FIELDS = {

@@ -8,7 +8,7 @@ from packhorse_weights.architectures.base import Architecture, refuse_variants, 
 from packhorse_weights.architectures.heads import LmHead
 from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
-from packhorse_weights.layout import Spec
+from packhorse_weights.spec import Spec
 
 _OFFSET = 2  # row of the first token in the table of positions
 

@@ -12,7 +12,7 @@ from packhorse_weights.architectures.base import (
 from packhorse_weights.architectures.heads import LmHead
 from packhorse_weights.architectures.rope import rope, rope_kind, rope_section
 from packhorse_weights.config import Config
-from packhorse_weights.layout import Spec
+from packhorse_weights.spec import Spec
 
 
 def _with_longrope(config: Config) -> Config:
@@ -42,12 +42,12 @@ def spec(model_type: str, config: Config) -> Spec:
         "type_vocab_size": 0,
         "max_seqlen": min(longest, rotation.longest or longest),
         "positions": {"kind": "none"},
+        **window,
         "norm": rms_norms(config, 1e-5),
         "attention": {
             "mask": "causal",
             "qkv_bias": False,
             "output_bias": False,
-            **window,
             "rope": rotation.spec,
         },
         "ffn": {

@@ -4,7 +4,7 @@ from packhorse_weights.architectures.base import Architecture, encoder_spec
 from packhorse_weights.architectures.bert import BUFFERS, ENCODER, NAMES
 from packhorse_weights.architectures.heads import ROBERTA, ROBERTA_LM
 from packhorse_weights.config import Config
-from packhorse_weights.layout import Spec
+from packhorse_weights.spec import Spec
 
 
 def spec(model_type: str, config: Config) -> Spec:

@@ -7,11 +7,11 @@ from packhorse_weights.architectures.base import with_defaults
 from packhorse_weights.architectures.heads import LmHead
 from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
-from packhorse_weights.layout import Spec
+from packhorse_weights.spec import Spec
 
 
-def _rotated(config: Config, count: int) -> list[int]:
-    """The layers that rotate: `no_rope_layers` has a 1 for each of them."""
+def _layers(config: Config, count: int) -> list[Spec]:
+    """`layers`: `no_rope_layers` has a 1 for each that rotates."""
     every = config.integer("no_rope_layer_interval", default=4)
     flags = config.fields.get("no_rope_layers")
     if flags is None:
@@ -25,16 +25,14 @@ def _rotated(config: Config, count: int) -> list[int]:
             f"{config.where}: no_rope_layers {flags!r:.80}: expected 0 or 1 for each of the "
             f"{count} layers"
         )
-    return [i for i, flag in enumerate(flags) if flag]
+    return [{} if flag else {"rope": None} for flag in flags]
 
 
 def spec(model_type: str, config: Config) -> Spec:
     config.refuse("use_sliding_window")
     config = with_defaults(config, num_key_value_heads=4, rope_theta=2e6)
     result = decoder.spec("llama", config)
-    rotation = {**result["attention"]["rope"], "layers": _rotated(config, result["num_layers"])}
-    attention = {**result["attention"], "rope": rotation}
-    return {**result, "family": model_type, "attention": attention}
+    return {**result, "family": model_type, "layers": _layers(config, result["num_layers"])}
 
 
 ARCHITECTURE = replace(

@@ -14,7 +14,7 @@ from packhorse_weights.architectures.base import (
 from packhorse_weights.architectures.heads import LmHead, Options
 from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
-from packhorse_weights.layout import Spec
+from packhorse_weights.spec import Spec
 
 _DEFAULTS = {
     "max_position_embeddings": 131072,
@@ -26,7 +26,8 @@ _DEFAULTS = {
 _KINDS = {"hybrid": 5e6, "hybrid_sliding": 1e4}  # kind of layer -> its theta
 
 
-def _rope(config: Config, head_dim: int) -> dict[str, Any]:
+def _ropes(config: Config, head_dim: int) -> list[dict[str, Any]]:
+    """The rotations of layers of both kinds."""
     sections = config.section("rope_parameters")
     thetas, parts = [], set()
     for kind, theta in _KINDS.items():
@@ -40,21 +41,22 @@ def _rope(config: Config, head_dim: int) -> dict[str, Any]:
             "for layers of both kinds"
         )
     dims = int(head_dim * parts.pop())
-    return {"theta": thetas[0], "local_theta": thetas[1], "dims": dims}
+    return [{"theta": theta, "dims": dims} for theta in thetas]
 
 
-def _window(config: Config, num_layers: int) -> dict[str, Any]:
+def _layers(config: Config, num_layers: int) -> dict[str, Any]:
+    """`layers` of the spec, or nothing where none has a window."""
     kinds = config.texts("layer_types") or ["hybrid"] * num_layers
     if len(kinds) != num_layers or {*kinds} - {*_KINDS}:
         raise CheckpointError(
             f"{config.where}: layer_types {kinds!r:.80}: expected one of {', '.join(_KINDS)} for "
             "each layer"
         )
-    local = [i for i, kind in enumerate(kinds) if kind == "hybrid_sliding"]
-    if not local:
+    if "hybrid_sliding" not in kinds:
         return {}
     # A token sees itself and sliding_window - 1 tokens before.
-    return {"local": {"window": config.tokens("sliding_window") - 1, "layers": local}}
+    own = {"window": config.tokens("sliding_window") - 1, "rope": "local"}
+    return {"layers": [own if kind == "hybrid_sliding" else {} for kind in kinds]}
 
 
 def spec(model_type: str, config: Config) -> Spec:
@@ -64,28 +66,30 @@ def spec(model_type: str, config: Config) -> Spec:
     config.refuse("num_experts_per_tok", 1)
     result = sizes(model_type, config)
     bias = config.boolean("attention_bias", False)
+    rope, local = _ropes(config, result["head_dim"])
     return {
         **result,
         "type_vocab_size": 0,
         "max_seqlen": config.tokens("max_position_embeddings"),
         "positions": {"kind": "none"},
+        **_layers(config, result["num_layers"]),
+        "ropes": {"local": local},
         "residual_scales": True,
         "norm": rms_norms(config, 1e-5),
         "attention": {
-            "kind": "compressed",
+            "kind": "cca",
             "mask": "causal",
             "depthwise_width": config.integer("cca_time0", 2, high=8),
             "grouped_width": config.integer("cca_time1", 2, high=8),
             "qkv_bias": bias,
             "output_bias": bias,
-            **_window(config, result["num_layers"]),
-            "rope": _rope(config, result["head_dim"]),
+            "rope": rope,
         },
         "ffn": {
-            "kind": "mixture",
+            "kind": "moe",
             "activation": config.choice("hidden_act", ACTIVATIONS, "silu"),
             "experts": config.integer("num_experts", 16),
-            "router_size": config.integer("router_hidden_size", 256),
+            "router": {"kind": "state", "size": config.integer("router_hidden_size", 256)},
         },
     }
 

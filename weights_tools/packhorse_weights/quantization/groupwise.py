@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse_weights.errors import CheckpointError
-from packhorse_weights.layout import TRANSPOSED, Spec
+from packhorse_weights.layout import TRANSPOSED
 from packhorse_weights.quantization.grouped import (
     Grouped,
     GroupedTensor,
@@ -20,6 +20,7 @@ from packhorse_weights.quantization.grouped import (
 )
 from packhorse_weights.quantization.per_channel import is_quantizable
 from packhorse_weights.quantization.stored import DECODER
+from packhorse_weights.spec import Spec
 from packhorse_weights.tensor import WEIGHT_DTYPES, Tensor, to_float32
 
 GROUP_SIZES = (32, 64, 128)

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 
 from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
-from packhorse_weights.layout import STACKS, TRANSPOSED, Spec
+from packhorse_weights.layout import STACKS, TRANSPOSED
 from packhorse_weights.quantization.grouped import (
     GroupedTensor,
     GroupFormat,
@@ -18,6 +19,7 @@ from packhorse_weights.quantization.grouped import (
     PackedTensor,
     TransposedTensor,
 )
+from packhorse_weights.spec import Spec
 from packhorse_weights.tensor import LazyTensor, Tensor
 
 # Value of the argument `dtype` that keeps the quantised weights of a file as they are.
@@ -38,16 +40,78 @@ def _matrix(tensor: Tensor) -> GroupedTensor | None:
     return tensor if isinstance(tensor, GroupedTensor) else None
 
 
-def _sets(spec: Spec) -> list[tuple[str, ...]]:
-    """The layers of a block that are kept together or not at all."""
-    ffn = ("ffn.gate", "ffn.up", "ffn.down")
-    head = spec.get("head_dim") or spec["hidden_size"] // spec["num_heads"]
-    output = () if head % _HEAD_MULTIPLE else ("attention.output",)
-    return [
-        ("attention.query", "attention.key", "attention.value"),
-        output,
-        ffn if spec["ffn"]["kind"] == "gated" else ffn[1:],
-    ]
+class _LayerSizes(NamedTuple):
+    head_dim: int
+    attended: int  # columns of what attention gives
+    inner: int  # columns between the layers of the feed-forward block
+    gated: bool
+
+    def sets(self) -> list[tuple[str, ...]]:
+        """The dense layers that are kept together or not at all."""
+        ffn = ("ffn.gate", "ffn.up", "ffn.down")
+        return [
+            ("attention.query", "attention.key", "attention.value"),
+            () if self.head_dim % _HEAD_MULTIPLE else ("attention.output",),
+            ffn if self.gated else ffn[1:],
+        ]
+
+
+class _Sizes:
+    """The sizes of a spec that are read here. They are checked, as those of a converted folder may
+    be anything; the runtime checks all others."""
+
+    def __init__(self, config: Config) -> None:
+        self._where = config.where
+        self._layers: dict[int, _LayerSizes] = {}  # by the number of their weights
+        self._alike: _LayerSizes | None = None  # of all layers, in format 1
+        if "stacks" in config.fields:
+            stacks = config.section("stacks")
+            names = list(stacks.fields)
+            if len(names) != 1:
+                raise CheckpointError(f"{stacks.where}: expected one stack, found {len(names)}")
+            stack = stacks.section(names[0])
+            stem = stack.section("stem")
+        else:
+            stack = stem = config
+        self._hidden = stack.integer("hidden_size")
+        self._table = stem.integer("embedding_size", default=self._hidden)
+        if stack is not config:
+            self._read_stack(stack)
+        else:
+            ffn = config.section("ffn")
+            gated = ffn.choice("kind", {"plain": "", "gated": "gated", "mixture": ""}, "")
+            self._alike = self._layer(config, config.integer("intermediate_size"), bool(gated))
+        config.section("heads")
+
+    def _layer(self, attention: Config, inner: int, gated: bool) -> _LayerSizes:
+        heads = attention.integer("num_heads")
+        head_dim = attention.integer("head_dim", default=max(self._hidden // heads, 1))
+        return _LayerSizes(head_dim, heads * head_dim, inner, gated)
+
+    def _read_stack(self, stack: Config) -> None:
+        for i, layer in enumerate(stack.sections("layers")):
+            blocks = layer.sections("blocks")
+            if len(blocks) != 2:
+                raise CheckpointError(f"{layer.where}: blocks: expected two, found {len(blocks)}")
+            attention, ffn = blocks
+            sizes = self._layer(attention, ffn.integer("size"), ffn.boolean("gated", False))
+            self._layers.setdefault(layer.integer("weights", default=i, low=0), sizes)
+
+    def of_layer(self, name: str) -> _LayerSizes:
+        """Those of the layer that a tensor's name begins with, "layers.NUMBER."."""
+        number = name.split(".")[1]
+        found = self._layers.get(int(number)) if number.isdecimal() else None
+        if (found := found or self._alike) is None:
+            raise CheckpointError(f"{self._where}: {name!r:.80}: there is no such layer")
+        return found
+
+    def columns(self, layer: str) -> int:
+        """The input features of a dense layer."""
+        if layer in (DECODER, TABLE):
+            return self._table
+        if layer.endswith(".attention.output"):
+            return self.of_layer(layer).attended
+        return self.of_layer(layer).inner if layer.endswith(".ffn.down") else self._hidden
 
 
 def _take_one_input(layers: Mapping[str, GroupedTensor]) -> bool:
@@ -73,8 +137,10 @@ def _find(spec: Spec, tensors: Mapping[str, Tensor]) -> dict[str, tuple[str, Gro
             found[f"layers.{number}.{part}"] = (name, matrix)
     kept: dict[str, tuple[str, GroupedTensor]] = {}
     numbers = {name.split(".")[1]: None for name in found}  # numbers of layers, in order
+    sizes = _Sizes(Config(spec, "packhorse.json")) if numbers else None
     for number in numbers:
-        for members in _sets(spec):
+        assert sizes is not None
+        for members in sizes.of_layer(f"layers.{number}.").sets():
             names = [f"layers.{number}.{member}" for member in members]
             if not all(name in found for name in names):
                 continue
@@ -134,7 +200,7 @@ def read_stored(
     if "quantized" not in spec:
         return spec, dict(tensors)
     config = Config(spec, f"{where}: packhorse.json")
-    _check_sizes(config)
+    sizes = _Sizes(config)
     forms: dict[str, GroupFormat] = {}
     ordered: set[str] = set()
     for entry in config.sections("quantized"):
@@ -158,7 +224,7 @@ def read_stored(
         first = layer if of_layer is None else f"{block}.{of_layer[0]}"
         if first not in forms:
             continue
-        columns = _columns(spec, layer)
+        columns = sizes.columns(layer)
         expected = forms[first].row_bytes(columns)
         if tensor.dtype != "uint8" or len(tensor.shape) != 2 or tensor.shape[1] != expected:
             raise CheckpointError(
@@ -170,16 +236,6 @@ def read_stored(
             order = _read_order(found.pop(layer + INPUT_ORDER, None), layer, columns, where)
         found[name] = PackedTensor(forms[first], tensor.data, columns, order)
     return {field: value for field, value in spec.items() if field != "quantized"}, found
-
-
-def _check_sizes(config: Config) -> None:
-    """Checks what is read of the spec of a converted folder here; the runtime checks all of it."""
-    hidden, heads = config.integer("hidden_size"), config.integer("num_heads")
-    config.integer("head_dim", default=max(hidden // heads, 1))
-    config.integer("embedding_size", default=hidden)
-    config.integer("intermediate_size")
-    config.section("ffn").choice("kind", {"plain": "", "gated": "", "mixture": ""}, "")
-    config.section("heads")
 
 
 def _read_order(tensor: Tensor | None, layer: str, columns: int, where: str) -> Order:
@@ -194,14 +250,3 @@ def _read_order(tensor: Tensor | None, layer: str, columns: int, where: str) -> 
             f"{where}: tensor '{layer}{INPUT_ORDER}' does not name each of {columns} features once"
         )
     return order
-
-
-def _columns(spec: Spec, layer: str) -> int:
-    """The input features of a dense layer."""
-    hidden = int(spec["hidden_size"])
-    if layer in (DECODER, TABLE):
-        return int(spec.get("embedding_size") or hidden)
-    if layer.endswith(".attention.output"):
-        head = spec.get("head_dim") or hidden // int(spec["num_heads"])
-        return int(spec["num_heads"]) * int(head)
-    return int(spec["intermediate_size"]) if layer.endswith(".ffn.down") else hidden

@@ -11,7 +11,6 @@ from pathlib import Path
 from packhorse_weights.config import Config, optional_config, read_config
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.files import has_file, read_json
-from packhorse_weights.layout import Spec
 from packhorse_weights.sentence_transformers.dense import read_dense, refuse_rest, take_layer
 from packhorse_weights.sentence_transformers.pooling import (
     OF_TRAINING,
@@ -21,6 +20,7 @@ from packhorse_weights.sentence_transformers.pooling import (
     read_modules,
     read_pooling,
 )
+from packhorse_weights.spec import Spec
 from packhorse_weights.tensor import Tensor
 from packhorse_weights.weight_files import read_file
 

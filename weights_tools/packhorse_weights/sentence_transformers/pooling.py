@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from packhorse_weights.config import Config, optional_config, read_config
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.files import child, has_file, read_bytes
-from packhorse_weights.layout import Spec
 from packhorse_weights.sentence_transformers.transformer import transformer_settings
+from packhorse_weights.spec import Spec
 
 # The names of sentence-transformers -> ours.
 _MODES = {

@@ -13,9 +13,9 @@ from typing import NamedTuple
 from packhorse_weights.config import Config, optional_config
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.files import has_file
-from packhorse_weights.layout import Spec
 from packhorse_weights.sentence_transformers.dense import refuse_rest
 from packhorse_weights.sentence_transformers.pooling import read_modules
+from packhorse_weights.spec import Spec, from_layer
 from packhorse_weights.tensor import Tensor, to_float32
 from packhorse_weights.weight_files import Format, read_weights
 
@@ -122,8 +122,7 @@ def read_static(folder: Path, file: Path | None = None) -> Static:
     config = _model2vec_config(folder)
     alone = not has_file(folder / "modules.json") and bool(config.fields)
     as_model2vec = alone or is_made
-    spec = {
-        "format": 1,
+    described = {
         "family": "static",
         "vocab_size": table.shape[0],
         "hidden_size": table.shape[1],
@@ -134,4 +133,4 @@ def read_static(folder: Path, file: Path | None = None) -> Static:
         "text": {"special_tokens": False, "unknown_tokens": not as_model2vec},
     }
     normalize = alone and config.boolean("normalize", False)
-    return Static(spec, name, table, is_made, normalize, files, format)
+    return Static(from_layer(described), name, table, is_made, normalize, files, format)

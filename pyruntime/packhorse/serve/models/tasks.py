@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from packhorse_weights.spec import stem_of
 
 from packhorse.names import OutputName, ScoreActivation
 from packhorse.packing import Int32Array
@@ -37,7 +38,7 @@ class OfIds:
         self._output = output
         self._max_length = runner.longest(max_length)
         self._truncation = truncation
-        self._vocabulary = int(runner.session.config["vocab_size"])
+        self._vocabulary = int(stem_of(runner.session.config)["vocab_size"])
 
     def prepare(self, texts: list[list[int]], first: int) -> tuple[Request, None]:
         ids = [self._read(row, i) for i, row in enumerate(texts, first)]

@@ -1,0 +1,32 @@
+#include "model/layers/adapted_linear.h"
+
+namespace packhorse {
+
+bool adapts(const StackRun& run, LoraTarget target) {
+  return run.adapters != nullptr && run.adapters->uses[static_cast<size_t>(target)];
+}
+
+LoraArgs lora_of(const StackRun& run, const Block& block, LoraTarget target, const TensorView& x,
+                 const TensorView& out) {
+  LoraArgs args;
+  args.x = x;
+  args.layer = run.adapters->slots->layers[block.set][static_cast<size_t>(target)];
+  args.slots = run.adapters->rows;
+  args.out = out;
+  args.row_count = run.batch.counts;
+  args.workspace = run.buffers.adapted_ranks;
+  return args;
+}
+
+void run_linear(const StackRun& run, const Block& block, LoraTarget target,
+                const LinearArgs& args) {
+  const bool adapted = adapts(run, target);
+  const auto add = [&](const TensorView& to) {
+    run.ops.add_lora(lora_of(run, block, target, args.x, to));
+  };
+  if (adapted && args.residual) add(args.residual);
+  run.ops.linear(args);
+  if (adapted && !args.residual) add(args.out);
+}
+
+}  // namespace packhorse

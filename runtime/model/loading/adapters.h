@@ -1,0 +1,67 @@
+// LoRA adapters of a stack: the memory of their slots, and how one comes to lie there.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "core/arena.h"
+#include "model/batch.h"
+#include "model/loading/precision.h"
+#include "model/spec/spec.h"
+#include "ops/args/lora.h"
+#include "ops/backend.h"
+#include "packhorse/weight_source.h"
+
+namespace packhorse {
+
+/// The dense layers of a layer to which an adapter may add something.
+enum class LoraTarget : uint8_t { kQkv, kOutput, kUp, kDown };
+template <class T>
+using PerTarget = std::array<T, 4>;
+
+/// The slots of all adapters in device memory.
+struct AdapterSlots {
+  std::vector<PerTarget<LoraLayer>> layers;  // one for each set of weights, as StackWeights::layers
+};
+
+/// Takes the memory of all slots from the arena. If `device` is not null, the arena carves, and the
+/// slots are made empty.
+AdapterSlots take_adapter_slots(const Spec& spec, const Precision& precision, Backend& backend,
+                                const AdapterCapacity& capacity, Arena& arena,
+                                DeviceContext* device);
+
+/// One adapter as a slot holds it, in host memory.
+struct Adapter {
+  struct Layer {
+    int32_t rank = 0;  // 0: it adds nothing here, and a and b are empty
+    std::vector<char> a;
+    std::vector<char> b;
+  };
+  std::vector<PerTarget<Layer>> layers;
+
+  /// True if it adds something to `target`: in any layer, or in all of them.
+  bool any(LoraTarget target) const;
+  bool all(LoraTarget target) const;
+};
+
+/// Reads the tensors `NAME.lora_a` [rank, in_features] and `NAME.lora_b` [out_features, rank],
+/// where NAME is a dense layer of the stack or a tensor of several as docs/developer/tensors.md
+/// names them; lora_b holds the scale already. Throws InvalidArgument naming a tensor that is
+/// missing, has a wrong shape, too large a rank, NaN or Inf, or that no layer takes.
+Adapter read_adapter(const Spec& spec, const Precision& precision, Backend& backend,
+                     const AdapterCapacity& capacity, const WeightSource& source);
+
+/// Puts an adapter into a slot that no batch on the device uses.
+void load_adapter(const Adapter& adapter, const AdapterSlots& slots, int32_t slot,
+                  DeviceContext& device);
+
+/// The adapters of a batch.
+struct AdapterBatch {
+  const AdapterSlots* slots = nullptr;
+  const int32_t* rows = nullptr;  // [T] the slot of each token or -1, in device memory
+  PerTarget<bool> uses = {};      // what any of the adapters adds to
+  bool up_of_all = false;         // each token's adapter adds to kUp in every layer
+};
+
+}  // namespace packhorse

@@ -1,0 +1,418 @@
+#include "model/loading/layer_packer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string_view>
+
+#include "core/float8.h"
+#include "core/float_convert.h"
+#include "core/format.h"
+#include "core/math.h"
+#include "packhorse/error.h"
+
+namespace packhorse {
+namespace {
+
+// The number of elements that are converted at a time: few enough to stay in a core's cache, and so
+// that a large tensor is never held twice.
+constexpr int64_t kPiece = int64_t{1} << 15;
+
+// The end that stands for ".weight" in the name of a matrix that the source has as [in, out].
+constexpr const char* kTransposed = ".weight_transposed";
+
+// Rounds values to what `dtype` can hold.
+void round_to(DType dtype, std::vector<float>& values) {
+  std::vector<char> bits(values.size() * size_of(dtype));
+  from_float32(values.data(), dtype, bits.data(), values.size());
+  to_float32(bits.data(), dtype, values.data(), values.size());
+}
+
+// Writes one row of the source to a row of a matrix, or one element if `columns` is empty.
+void spread_row(const float* values, const Spread& columns, float* to) {
+  if (columns.extent == 0) *to = *values;
+  for (int64_t c = 0; c < columns.extent; c += columns.size, values += columns.size) {
+    std::copy_n(values, columns.size, to + c / columns.size * columns.stride);
+  }
+}
+
+}  // namespace
+
+TensorView LayerPacker::table(const std::string& name, int64_t rows, int64_t columns, DType dtype,
+                              float scale) {
+  const int64_t stored = width(columns);
+  const size_t row_bytes = static_cast<size_t>(stored) * size_of(dtype);
+  const TensorView result = arena_.take_matrix(name, rows, stored, dtype);
+  if (reader_ == nullptr) return result;
+  const auto read = row_reader(name, rows, columns);
+  for_each_piece(rows, columns, [&](int64_t row, int64_t count) {
+    std::vector<float> values(static_cast<size_t>(count * columns));
+    std::vector<char> converted(static_cast<size_t>(count) * row_bytes);  // zeros: the padding
+    read(row, count, values.data());
+    check_range(name, values.data(), values.size());
+    if (scale != 1) {
+      std::vector<float> factor = {scale};
+      round_to(dtype, factor);
+      round_to(dtype, values);
+      for (float& value : values) value *= factor.front();
+      check_range(name, values.data(), values.size());
+    }
+    const int64_t together = stored == columns ? count : 1;
+    for (int64_t i = 0; i < count; i += together) {
+      from_float32(values.data() + i * columns, dtype,
+                   converted.data() + static_cast<size_t>(i) * row_bytes,
+                   static_cast<size_t>(together * columns));
+    }
+    backend_.device->upload(result.as<char>() + static_cast<size_t>(row) * row_bytes,
+                            converted.data(), converted.size());
+  });
+  return result;
+}
+
+const float* LayerPacker::vector(const std::string& name, int64_t size) {
+  return array<float>(name, width(size), [&] {
+    std::vector<float> values = reader_->read_vector(name, size);
+    values.resize(static_cast<size_t>(width(size)));
+    return values;
+  });
+}
+
+const float* LayerPacker::matrix(const std::string& name, int64_t rows, int64_t columns) {
+  return array<float>(name, rows * columns, [&] {
+    std::vector<float> values(static_cast<size_t>(rows * columns));
+    reader_->read_rows(name, reader_->require(name, rows, columns), 0, rows, values.data());
+    return values;
+  });
+}
+
+NormWeight LayerPacker::norm(const std::string& name, int64_t size) {
+  NormWeight result;
+  result.kind = norm_.kind;
+  result.eps = norm_.eps;
+  result.padding = static_cast<int32_t>(width(size) - size);
+  result.gamma = gamma(name + ".weight", whole(size), width(size));
+  if (norm_.bias) result.beta = vector(name + ".bias", size);
+  return result;
+}
+
+NormedRows LayerPacker::normed_rows(const std::string& name, int64_t size) const {
+  NormedRows rows;
+  rows.gamma = reader_->read_vector(name + ".weight", size);
+  for (float& value : rows.gamma) value += norm_.gamma_offset;
+  if (norm_.bias) rows.beta = reader_->read_vector(name + ".bias", size);
+  rows.beta.resize(static_cast<size_t>(size));
+  return rows;
+}
+
+NormWeight LayerPacker::head_norm(const std::string& name, const Spread& spread) {
+  NormWeight result;
+  result.kind = NormKind::kRms;
+  result.eps = norm_.eps;
+  result.gamma = gamma(name + ".weight", spread, spread.extent);
+  return result;
+}
+
+const float* LayerPacker::gamma(const std::string& name, const Spread& spread, int64_t stored) {
+  return array<float>(name, stored, [&] {
+    std::vector<float> values(static_cast<size_t>(spread.extent));
+    place_vector({name, spread.extent, 0, spread.size}, spread, values.data());
+    if (norm_.gamma_offset != 0) {
+      for (float& value : values) value += norm_.gamma_offset;
+    }
+    values.resize(static_cast<size_t>(stored));
+    return values;
+  });
+}
+
+LinearWeight LayerPacker::dense(const std::string& name, int64_t out_features, int64_t in_features,
+                                bool bias) {
+  return linear({name,
+                 {{name, whole(out_features), bias}},
+                 width(out_features),
+                 whole(in_features),
+                 width(in_features)},
+                precision_.rest);
+}
+
+LinearWeight LayerPacker::padded_dense(const std::string& name, int64_t out_features,
+                                       int64_t in_features, bool bias) {
+  return padded_dense(name, out_features, in_features, bias, precision_.rest, {});
+}
+
+LinearWeight LayerPacker::padded_dense(const std::string& name, int64_t out_features,
+                                       int64_t in_features, bool bias, const LinearFormat& format,
+                                       const std::string& weight) {
+  return linear({name,
+                 {{name, whole(out_features), bias, weight}},
+                 padded(out_features),
+                 whole(in_features),
+                 width(in_features)},
+                format);
+}
+
+LinearWeight LayerPacker::gathering(const std::string& name, const Spread& columns,
+                                    int64_t in_features) {
+  const LinearFormat& format = precision_.rest;
+  void* packed = nullptr;
+  const LinearWeight result =
+      take_linear(name, padded(columns.extent), in_features, format, packed);
+  if (reader_ == nullptr) return result;
+  staging_.assign(static_cast<size_t>(in_features * result.out_features), 0.0f);
+  for (int64_t i = 0; i < columns.extent; ++i) {
+    const int64_t from = i / columns.size * columns.stride + i % columns.size;
+    staging_[static_cast<size_t>(i * in_features + from)] = 1.0f;
+  }
+  backend_.packer->pack(staging_.data(), in_features, result.out_features, format, packed);
+  return result;
+}
+
+int64_t LayerPacker::width(int64_t columns) const {
+  // Rows of e4m3 must have whole 16-byte chunks.
+  const int64_t float8 = precision_.layers.weight == DType::kFloat8 ? 16 : 1;
+  return round_up(columns, std::max(float8, backend_.ops->width_multiple()));
+}
+
+int64_t LayerPacker::padded(int64_t features) const {
+  return round_up(features, backend_.ops->head_dim_multiple());
+}
+
+LinearWeight LayerPacker::take_linear(const std::string& name, int64_t out_features,
+                                      int64_t in_features, const LinearFormat& format,
+                                      void*& packed) {
+  packed = arena_.take(name + ".weight", backend_.packer->bytes(in_features, out_features, format));
+  LinearWeight result;
+  result.dtype = format.weight;
+  result.in_features = in_features;
+  result.out_features = out_features;
+  result.groups = format.groups;
+  result.skinny = format.skinny;
+  result.data = packed;
+  return result;
+}
+
+LinearWeight LayerPacker::linear(const DenseLayout& layout, const LinearFormat& asked,
+                                 const WeightSeen& seen) {
+  const auto& [name, parts, out_features, columns, in_features, fused] = layout;
+  const LinearFormat format = format_of(parts, columns, in_features, asked);
+  void* packed = nullptr;
+  LinearWeight result = take_linear(name, out_features, in_features, format, packed);
+  if (reader_ != nullptr && format.groups) {
+    pack_groups(result, format, parts, columns, fused, packed);
+  } else if (reader_ != nullptr) {
+    pack(result, format, parts, columns, fused, seen != nullptr, packed);
+  }
+  if (format.groups.ordered) {
+    result.input_order = input_order(name, parts, columns, in_features, fused);
+  }
+  if (std::none_of(parts.begin(), parts.end(), [](const Part& part) { return part.bias; })) {
+    if (reader_ != nullptr && seen) seen(staging_.data(), nullptr);
+    return result;
+  }
+  result.bias = array<float>(name + ".bias", out_features, [&] {
+    std::vector<float> values(static_cast<size_t>(out_features));
+    for (const Part& part : parts) {
+      if (part.bias) place_vector(locate(part, parts, fused, ".bias"), part.rows, values.data());
+    }
+    if (seen) seen(staging_.data(), values.data());
+    return values;
+  });
+  return result;
+}
+
+void LayerPacker::pack(const LinearWeight& weight, const LinearFormat& format,
+                       const std::vector<Part>& parts, const Spread& columns,
+                       const std::vector<FusedTensor>& fused, bool keep, void* packed) {
+  const int64_t in_features = weight.in_features;
+  const int64_t out_features = weight.out_features;
+  const Location first = locate(parts.front(), parts, fused, ".weight");
+  const bool quantized = format.quantized() && reader_->has_dtype(first.name, format.weight);
+  const Spread& rows = parts.front().rows;
+  if (!keep && !quantized && !first.transposed && first.slices == 0 && first.rows == out_features &&
+      rows.extent == out_features && rows.paired == 0 && columns.extent == in_features &&
+      pack_in_place(weight, format, first.name, packed)) {
+    return;
+  }
+  int64_t placed = 0;
+  for (const Part& part : parts) placed += part.rows.extent * columns.extent;
+  staging_.resize(static_cast<size_t>(in_features * out_features));
+  // Elements between the parts must be zeros.
+  if (placed < in_features * out_features) std::fill(staging_.begin(), staging_.end(), 0.0f);
+  for (const Part& part : parts) {
+    const Location from = locate(part, parts, fused, ".weight");
+    if (from.transposed) {
+      place_transposed(reader_->require(from.name, columns.extent, from.rows), from, part.rows,
+                       columns, in_features, staging_.data());
+      continue;
+    }
+    const TensorView source =
+        quantized ? reader_->require_quantized(from.name, format.weight, from.rows, columns.extent)
+                  : require(from, columns.extent);
+    place(source, from, part.rows, columns, in_features, staging_.data());
+  }
+  if (!quantized) {
+    backend_.packer->pack(staging_.data(), in_features, out_features, format, packed);
+    return;
+  }
+  std::vector<float> scales(static_cast<size_t>(out_features));
+  for (const Part& part : parts) {
+    place_vector(locate(part, parts, fused, ".weight_scale"), part.rows, scales.data());
+  }
+  std::vector<int8_t> values(staging_.size());
+  const bool float8 = format.weight == DType::kFloat8;
+  std::transform(staging_.begin(), staging_.end(), values.begin(), [&](float value) {
+    return static_cast<int8_t>(float8 ? float32_to_float8(value) : value);
+  });
+  backend_.packer->pack_quantized(values.data(), scales.data(), in_features, out_features, format,
+                                  packed);
+  for (size_t i = 0; keep && i < staging_.size(); ++i) {
+    staging_[i] *= scales[i / static_cast<size_t>(in_features)];
+  }
+}
+
+bool LayerPacker::pack_in_place(const LinearWeight& weight, const LinearFormat& format,
+                                const std::string& name, void* packed) {
+  const TensorView source = reader_->require(name, weight.out_features, weight.in_features);
+  if (source.dtype != DType::kFloat32 ||
+      reinterpret_cast<uintptr_t>(source.data) % alignof(float) != 0) {
+    return false;
+  }
+  const auto* values = source.as<const float>();
+  for_each_piece(weight.out_features, weight.in_features, [&](int64_t row, int64_t count) {
+    const float* piece = values + row * weight.in_features;
+    reader_->check_finite(name, source, row, count, piece);
+    check_range(name, piece, static_cast<size_t>(count * weight.in_features));
+  });
+  backend_.packer->pack(values, weight.in_features, weight.out_features, format, packed);
+  reader_->release(source, 0, weight.out_features);
+  return true;
+}
+
+LinearWeight LayerPacker::convolution(const std::string& name, int64_t hidden_size, int64_t width) {
+  const LinearFormat& format = precision_.rest;
+  const int64_t stored = this->width(hidden_size);
+  void* packed = nullptr;
+  LinearWeight result = take_linear(name, stored, width * stored, format, packed);
+  result.bias = vector(name + ".bias", hidden_size);
+  if (reader_ == nullptr) return result;
+  const TensorView source = reader_->require(name + ".weight", hidden_size, hidden_size, width);
+  std::vector<float> row(static_cast<size_t>(width * hidden_size));
+  staging_.assign(static_cast<size_t>(result.in_features * stored), 0.0f);
+  for (int64_t out = 0; out < hidden_size; ++out) {
+    reader_->read_rows(name + ".weight", source, out, 1, row.data());
+    check_range(name + ".weight", row.data(), row.size());
+    float* to = staging_.data() + out * result.in_features;
+    for (int64_t at = 0; at < width; ++at) {
+      for (int64_t in = 0; in < hidden_size; ++in) {
+        to[at * stored + in] = row[static_cast<size_t>(in * width + at)];
+      }
+    }
+  }
+  backend_.packer->pack(staging_.data(), result.in_features, stored, format, packed);
+  return result;
+}
+
+LayerPacker::Location LayerPacker::locate(const Part& part, const std::vector<Part>& parts,
+                                          const std::vector<FusedTensor>& fused,
+                                          const char* suffix) const {
+  const bool is_weight = suffix == std::string_view(".weight");
+  const auto is_transposed = [&](const std::string& name) {
+    return is_weight && reader_->has(name + kTransposed);
+  };
+  for (const FusedTensor& tensor : fused) {
+    const bool transposed = is_transposed(tensor.name);
+    if (!transposed && !reader_->has(tensor.name + suffix)) continue;
+    Location found = {tensor.name + (transposed ? kTransposed : suffix), 0, 0, part.rows.size,
+                      transposed};
+    for (const std::string& held : tensor.names) {
+      const auto other = std::find_if(parts.begin(), parts.end(),
+                                      [&](const Part& one) { return one.name == held; });
+      if (held == part.name) found.first = found.rows;
+      found.rows += other->rows.extent;
+    }
+    if (tensor.by_head) {
+      found.first = found.first / part.rows.extent * part.rows.size;
+      found.step = part.rows.size * static_cast<int64_t>(tensor.names.size());
+    }
+    return found;
+  }
+  if (is_weight && !part.weight.empty()) {
+    const int64_t rows = part.slices == 0 ? part.rows.extent : part.slices * part.slice_rows;
+    return {part.weight, rows, part.first, part.rows.size, false, part.slices};
+  }
+  const bool transposed = is_transposed(part.name);
+  return {part.name + (transposed ? kTransposed : suffix), part.rows.extent, 0, part.rows.size,
+          transposed};
+}
+
+TensorView LayerPacker::require(const Location& from, int64_t columns) const {
+  if (from.slices == 0) return reader_->require(from.name, from.rows, columns);
+  const TensorView tensor =
+      reader_->require(from.name, from.slices, from.rows / from.slices, columns);
+  return TensorView(tensor.data, tensor.dtype, from.rows, columns);
+}
+
+void LayerPacker::place_vector(const Location& from, const Spread& rows, float* to) {
+  place(reader_->require(from.name, from.rows, 0), from, rows, {}, 1, to);
+}
+
+void LayerPacker::place(const TensorView& source, const Location& from, const Spread& rows,
+                        const Spread& columns, int64_t row_length, float* to) {
+  const int64_t width = std::max<int64_t>(1, columns.extent);
+  for_each_piece(rows.extent, width, [&](int64_t begin, int64_t count) {
+    std::vector<float> values(static_cast<size_t>(count * width));
+    // Each iteration reads rows of one group, which are consecutive in the source.
+    for (int64_t row = begin; row < begin + count;) {
+      const int64_t group = row / rows.size;
+      const int64_t in_group = row % rows.size;
+      const int64_t together = std::min(rows.size - in_group, begin + count - row);
+      reader_->read_rows(from.name, source, from.first + group * from.step + in_group, together,
+                         values.data());
+      if (columns.extent > 0) {
+        check_range(from.name, values.data(), static_cast<size_t>(together * width));
+      }
+      float* group_rows = to + (rows.offset + group * rows.stride) * row_length;
+      for (int64_t i = 0; i < together; ++i) {
+        spread_row(values.data() + i * width, columns,
+                   group_rows + rows.place(in_group + i) * row_length);
+      }
+      row += together;
+    }
+  });
+}
+
+void LayerPacker::place_transposed(const TensorView& source, const Location& from,
+                                   const Spread& rows, const Spread& columns, int64_t row_length,
+                                   float* to) {
+  for_each_piece(columns.extent, from.rows, [&](int64_t begin, int64_t count) {
+    std::vector<float> values(static_cast<size_t>(count * from.rows));
+    reader_->read_rows(from.name, source, begin, count, values.data());
+    check_range(from.name, values.data(), values.size());
+    for (int64_t row = 0; row < rows.extent; ++row) {
+      const int64_t group = row / rows.size;
+      const int64_t in_group = row % rows.size;
+      const float* value = values.data() + from.first + group * from.step + in_group;
+      float* out = to + (rows.offset + group * rows.stride + rows.place(in_group)) * row_length;
+      for (int64_t i = begin; i < begin + count; ++i, value += from.rows) {
+        out[i / columns.size * columns.stride + i % columns.size] = *value;
+      }
+    }
+  });
+}
+
+void LayerPacker::for_each_piece(int64_t rows, int64_t columns,
+                                 const std::function<void(int64_t, int64_t)>& body) {
+  const int64_t piece = std::max<int64_t>(1, kPiece / columns);
+  backend_.device->for_each(ceil_div(rows, piece),
+                            [&](int64_t i) { body(i * piece, std::min(piece, rows - i * piece)); });
+}
+
+void LayerPacker::check_range(const std::string& name, const float* values, size_t count) const {
+  if (precision_.floats() != DType::kFloat16) return;
+  const float* found =
+      std::find_if(values, values + count, [](float value) { return std::abs(value) > 65504.0f; });
+  if (found != values + count) {
+    throw InvalidArgument(concat("weights: tensor '", name, "' holds ", *found,
+                                 ", beyond float16's 65504; load it as bfloat16"));
+  }
+}
+
+}  // namespace packhorse

@@ -1,0 +1,91 @@
+// The parts of LayerPacker that make layers whose weights are quantised in groups.
+#include <utility>
+
+#include "core/format.h"
+#include "model/loading/grouped_parts.h"
+#include "model/loading/layer_packer.h"
+#include "packhorse/error.h"
+
+namespace packhorse {
+
+LinearFormat LayerPacker::format_of(const std::vector<Part>& parts, const Spread& columns,
+                                    int64_t in_features, const LinearFormat& format) const {
+  WeightGroups groups;
+  for (const Part& part : parts) {
+    const auto found = precision_.groups.find(part.grouped_name());
+    if (found == precision_.groups.end()) return format;  // then none is: see parse_quantized
+    groups = groups ? common_groups(groups, found->second) : found->second;
+  }
+  if (columns.size != columns.stride && columns.extent != columns.size) {
+    throw InvalidArgument(concat("weights: '", parts.front().name, "' is quantised in groups of ",
+                                 groups.size, " input features, but ", columns.size, " of every ",
+                                 columns.stride, " of its ", in_features,
+                                 " features are padded; load this model with a dtype of floats"));
+  }
+  return backend_.packer->grouped_format(groups, precision_.floats());
+}
+
+void LayerPacker::pack_groups(const LinearWeight& weight, const LinearFormat& format,
+                              const std::vector<Part>& parts, const Spread& columns,
+                              const std::vector<FusedTensor>& fused, void* packed) {
+  GroupedLayer layer(weight.out_features, weight.in_features, format.groups);
+  for (const Part& part : parts) {
+    const Location from = locate(part, parts, fused, ".weight");
+    const GroupedTensor source(*reader_, from.name, from.rows, columns.extent,
+                               precision_.groups.at(part.grouped_name()));
+    const Spread& rows = part.rows;
+    for_each_piece(rows.extent, columns.extent, [&](int64_t begin, int64_t count) {
+      for (int64_t row = begin; row < begin + count; ++row) {
+        const int64_t group = row / rows.size;
+        const int64_t in_group = row % rows.size;
+        layer.put_row(source, from.first + group * from.step + in_group,
+                      rows.offset + group * rows.stride + rows.place(in_group));
+      }
+    });
+    reader_->release(source.tensor, 0, from.rows);
+  }
+  backend_.packer->pack_groups(layer.weight(), weight.in_features, weight.out_features, format,
+                               packed);
+}
+
+std::function<void(int64_t, int64_t, float*)> LayerPacker::row_reader(const std::string& name,
+                                                                      int64_t rows,
+                                                                      int64_t columns) const {
+  const auto found = precision_.groups.find(name);
+  if (found == precision_.groups.end()) {
+    const TensorView source = reader_->require(name, rows, columns);
+    return [this, name, source](int64_t first, int64_t count, float* to) {
+      reader_->read_rows(name, source, first, count, to);
+    };
+  }
+  const GroupedTensor source(*reader_, name, rows, columns, found->second);
+  return [this, source](int64_t first, int64_t count, float* to) {
+    for (int64_t i = 0; i < count; ++i) source.decode_row(first + i, to + i * source.columns);
+    reader_->release(source.tensor, first, count);
+  };
+}
+
+const int32_t* LayerPacker::input_order(const std::string& name, const std::vector<Part>& parts,
+                                        const Spread& columns, int64_t in_features,
+                                        const std::vector<FusedTensor>& fused) {
+  return array<int32_t>(name + ".input_order", in_features, [&] {
+    std::vector<int32_t> order;
+    std::string first;  // the tensor that `order` comes from
+    for (const Part& part : parts) {
+      const Location from = locate(part, parts, fused, ".input_order");
+      if (from.name == first) continue;
+      std::vector<int32_t> found = read_input_order(*reader_, from.name, columns.extent);
+      if (!first.empty() && found != order) {
+        throw InvalidArgument(concat("weights: tensors '", first, "' and '", from.name,
+                                     "' differ, expected one order: their layers share an input"));
+      }
+      order = std::move(found);
+      first = from.name;
+    }
+    // Columns that only fill up the input stay where they are.
+    for (int64_t i = columns.extent; i < in_features; ++i) order.push_back(static_cast<int32_t>(i));
+    return order;
+  });
+}
+
+}  // namespace packhorse

@@ -1,0 +1,279 @@
+// Format 2: named stacks of layers, which are lists of blocks.
+#include <algorithm>
+
+#include "model/spec/parse.h"
+#include "packhorse/error.h"
+
+namespace packhorse {
+namespace {
+
+constexpr size_t kMostRopes = 16;
+
+enum class BlockKind : uint8_t { kSelfAttention, kCrossAttention, kCca, kFeedForward, kMoe };
+
+class StackParser {
+ public:
+  StackParser(Fields fields, StackSpec& stack) : fields_(std::move(fields)), stack_(stack) {}
+
+  void parse(Fields& top, int64_t& max_seqlen) {
+    stack_.hidden_size = fields_.integer("hidden_size", 1, kMaxHidden);
+    const std::vector<Fields> layers = fields_.objects("layers");
+    if (static_cast<int64_t>(layers.size()) > kMaxLayers) {
+      throw InvalidArgument(concat("spec: '", fields_.path("layers"), "' has ", layers.size(),
+                                   " layers, expected at most ", kMaxLayers));
+    }
+    // A stack without layers is a table of embeddings: it may have no norm.
+    const bool normed = !layers.empty() || fields_.has("norm");
+    if (normed) {
+      Fields norm = fields_.object("norm");
+      parse_norm(norm, stack_);
+      norm.done();
+    }
+    parse_stem(fields_.object("stem"), normed, top, max_seqlen);
+    parse_residual_scales(fields_, stack_);
+    if (!layers.empty()) parse_layers(layers);
+    fields_.done();
+  }
+
+ private:
+  void parse_stem(Fields fields, bool normed, Fields& top, int64_t& max_seqlen) {
+    StemSpec& stem = stack_.stem;
+    stem.kind = fields.choice<StemKind>("kind", {{"tokens", StemKind::kTokens},
+                                                 {"patches", StemKind::kPatches},
+                                                 {"audio", StemKind::kAudio},
+                                                 {"stack", StemKind::kStack}});
+    if (stem.kind != StemKind::kTokens) refuse(fields, "kind", "\"tokens\"");
+    parse_tables(fields, stack_.hidden_size, stem);
+    parse_positions(fields, top, stem, max_seqlen);
+    stem.norm = normed && fields.boolean("norm", true);
+    fields.done();
+  }
+
+  void parse_layers(const std::vector<Fields>& layers) {
+    std::vector<std::string> ropes;
+    if (fields_.has("ropes")) ropes = fields_.object("ropes").names();
+    for (size_t i = 0; i < layers.size(); ++i) {
+      Fields fields = layers[i];
+      LayerSpec layer;
+      layer.weights = static_cast<int32_t>(fields.integer(
+          "weights", 0, static_cast<int64_t>(layers.size()) - 1, static_cast<int64_t>(i)));
+      for (Fields& block : fields.objects("blocks")) {
+        layer.blocks.push_back(parse_block(block, ropes));
+      }
+      fields.done();
+      check_layer(fields, layer);
+      stack_.layers.push_back(layer);
+    }
+    check_weights();
+    const AttentionSpec& attention = stack_.layers.front().attention();
+    if (fields_.has("ropes")) parse_ropes(fields_.object("ropes"), ropes, attention.head_dim);
+    if (fields_.has("score_term")) {
+      if (stack_.has<CcaSpec>()) {
+        throw InvalidArgument(
+            concat("spec: '", fields_.path("score_term"), "' beside compressed attention"));
+      }
+      stack_.score_term = parse_score_term(fields_.object("score_term"), attention);
+    }
+    if (fields_.has("convolution")) {
+      stack_.convolution = parse_convolution(fields_.object("convolution"),
+                                             static_cast<int64_t>(stack_.layers.size()));
+    }
+  }
+
+  void parse_ropes(Fields fields, const std::vector<std::string>& names, int64_t head_dim) {
+    if (names.size() > kMostRopes) {
+      throw InvalidArgument(concat("spec: '", fields_.path("ropes"), "' has ", names.size(),
+                                   " rotations, expected at most ", kMostRopes));
+    }
+    for (const std::string& name : names) {
+      Fields one = fields.object(name.c_str());
+      stack_.ropes.push_back(parse_rope(one, head_dim));
+      RopeSpec& rope = stack_.ropes.back();
+      rope.name = name;
+      const RopeSpec& first = stack_.ropes.front();
+      // Queries and keys of all layers lie in memory as the device rotates them.
+      if (rope.dims != first.dims || rope.interleaved != first.interleaved) {
+        throw InvalidArgument(concat("spec: '", fields_.path("ropes"), "' has rotations of other ",
+                                     "'dims' or 'interleaved', expected one form in a stack"));
+      }
+    }
+  }
+
+  BlockSpec parse_block(Fields& fields, const std::vector<std::string>& ropes) {
+    const BlockKind kind =
+        fields.choice<BlockKind>("kind", {{"self_attention", BlockKind::kSelfAttention},
+                                          {"cross_attention", BlockKind::kCrossAttention},
+                                          {"cca", BlockKind::kCca},
+                                          {"feed_forward", BlockKind::kFeedForward},
+                                          {"moe", BlockKind::kMoe}});
+    BlockSpec block;
+    switch (kind) {
+      case BlockKind::kCrossAttention:
+        refuse(fields, "kind", "\"self_attention\", \"cca\", \"feed_forward\" or \"moe\"");
+      case BlockKind::kSelfAttention: {
+        SelfAttentionSpec attention;
+        parse_attention_block(fields, ropes, attention);
+        block.kind = attention;
+        break;
+      }
+      case BlockKind::kCca: {
+        CcaSpec cca;
+        parse_attention_block(fields, ropes, cca);
+        parse_cca(fields, cca);
+        block.kind = cca;
+        break;
+      }
+      case BlockKind::kFeedForward: {
+        FeedForwardSpec feed_forward;
+        feed_forward.gated = fields.boolean("gated", false);
+        feed_forward.size = fields.integer("size", 1, kMaxIntermediate);
+        feed_forward.activation = parse_activation(fields);
+        parse_feed_forward_biases(fields, feed_forward);
+        block.kind = feed_forward;
+        break;
+      }
+      case BlockKind::kMoe:
+        block.kind = parse_moe(fields);
+    }
+    block.norm = parse_block_norm(fields, attention_of(block) != nullptr);
+    fields.done();
+    return block;
+  }
+
+  void parse_attention_block(Fields& fields, const std::vector<std::string>& ropes,
+                             AttentionSpec& attention) {
+    parse_head_sizes(fields, stack_.hidden_size, attention);
+    parse_attention(fields, attention);
+    if (fields.has("window")) attention.window = fields.integer("window", 0, kMaxDistance);
+    if (fields.has("rope")) attention.rope = fields.index_of("rope", ropes);
+  }
+
+  MoeSpec parse_moe(Fields& fields) {
+    MoeSpec moe;
+    moe.num_experts = fields.integer("experts", 1, kMostExperts);
+    moe.size = fields.integer("size", 1, kMaxIntermediate);
+    moe.activation = parse_activation(fields);
+    Fields router = fields.object("router");
+    moe.router.kind = router.choice<RouterKind>("kind", {{"state", RouterKind::kState},
+                                                         {"softmax", RouterKind::kSoftmax},
+                                                         {"sigmoid", RouterKind::kSigmoid}});
+    if (moe.router.kind != RouterKind::kState) refuse(router, "kind", "\"state\"");
+    moe.router.size = router.integer("size", 1, kMaxHidden);
+    moe.router.takes_state = router.boolean("takes_state");
+    router.done();
+    experts_ += moe.num_experts;
+    if (experts_ > kMostExpertsTogether) {
+      throw InvalidArgument(concat("spec: '", fields.path("experts"), "' makes ", experts_,
+                                   " experts, expected at most ", kMostExpertsTogether,
+                                   " in all layers together"));
+    }
+    check_moe_placement(stack_);
+    return moe;
+  }
+
+  // Only some placements of norms let a block go without one of its own.
+  BlockNorm parse_block_norm(Fields& fields, bool attends) const {
+    if (!fields.has("norm")) return BlockNorm::kOwn;
+    const Json& value = fields.get("norm");
+    const bool optional = attends && stack_.norm_placement == NormPlacement::kPre;
+    const bool shares = !attends && stack_.parallel();
+    if (value.is_boolean() && value.boolean()) return BlockNorm::kOwn;
+    if (value.is_boolean() && optional) return BlockNorm::kNone;
+    if (value.is_string() && value.text() == "shared" && shares) return BlockNorm::kShared;
+    fields.fail("norm", value,
+                optional ? "true or false"
+                : shares ? "true or \"shared\""
+                         : "true, or no field");
+  }
+
+  // Checks the shape that buffers, caches and names of tensors rely on.
+  void check_layer(const Fields& fields, const LayerSpec& layer) {
+    const auto is_feed_forward = [](const BlockSpec& block) {
+      return attention_of(block) == nullptr;
+    };
+    if (layer.blocks.size() != 2 || is_feed_forward(layer.blocks.front()) ||
+        !is_feed_forward(layer.blocks.back())) {
+      throw InvalidArgument(
+          concat("spec: '", fields.path("blocks"),
+                 "' expected two blocks, of which the first attends: \"self_attention\" or "
+                 "\"cca\", then \"feed_forward\" or \"moe\""));
+    }
+    const MoeSpec* const moe = std::get_if<MoeSpec>(&layer.blocks.back().kind);
+    if (moe != nullptr && !moe_ && moe->router.takes_state) {
+      throw InvalidArgument(concat("spec: '", fields.path("blocks[1].router.takes_state"),
+                                   "' is true, but no layer before has a router"));
+    }
+    if (moe != nullptr && moe_ &&
+        (moe->router.size != moe_->router.size || moe->num_experts != moe_->num_experts)) {
+      throw InvalidArgument(concat("spec: '", fields.path("blocks[1]"),
+                                   "' has another number of experts or columns of its router's "
+                                   "state than layers before"));
+    }
+    if (moe != nullptr) moe_ = *moe;
+    if (stack_.layers.empty()) return;
+    const BlockSpec& first = stack_.layers.front().blocks.front();
+    const AttentionSpec& one = layer.attention();
+    const AttentionSpec& expected = *attention_of(first);
+    const auto* cca = std::get_if<CcaSpec>(&layer.blocks.front().kind);
+    const auto* first_cca = std::get_if<CcaSpec>(&first.kind);
+    const bool same_heads = one.num_heads == expected.num_heads &&
+                            one.num_kv_heads == expected.num_kv_heads &&
+                            one.head_dim == expected.head_dim;
+    const bool same_cca = (cca == nullptr) == (first_cca == nullptr) &&
+                          (cca == nullptr || (cca->depthwise_width == first_cca->depthwise_width &&
+                                              cca->grouped_width == first_cca->grouped_width));
+    if (same_heads && same_cca) return;
+    throw InvalidArgument(concat("spec: '", fields.path("blocks[0]"),
+                                 "' has another kind, or other heads or widths, than that of the "
+                                 "first layer"));
+  }
+
+  // Layers that share weights have the same blocks, but for what attention sees and how it rotates.
+  void check_weights() const {
+    const auto comparable = [](std::vector<BlockSpec> blocks) {
+      for (BlockSpec& block : blocks) {
+        if (AttentionSpec* attention = attention_of(block)) {
+          attention->window.reset();
+          attention->rope.reset();
+        }
+      }
+      return blocks;
+    };
+    const std::vector<const LayerSpec*> sets = stack_.weight_sets();
+    if (std::ranges::count(sets, nullptr) > 0) {
+      throw InvalidArgument(concat("spec: 'weights' of the layers of '", fields_.path("layers"),
+                                   "' leave a gap: expected numbers without gaps, from 0 on"));
+    }
+    for (size_t i = 0; i < stack_.layers.size(); ++i) {
+      const LayerSpec& layer = stack_.layers[i];
+      const LayerSpec& first = *sets[static_cast<size_t>(layer.weights)];
+      if (&layer == &first || comparable(layer.blocks) == comparable(first.blocks)) continue;
+      throw InvalidArgument(concat("spec: '", fields_.path("layers"), "[", i, "]' has the weights ",
+                                   layer.weights, " of a layer with other blocks"));
+    }
+  }
+
+  [[noreturn]] static void refuse(Fields& fields, const char* name, const char* expected) {
+    fields.fail(name, fields.get(name), concat(expected, ": this runtime runs no other yet"));
+  }
+
+  Fields fields_;
+  StackSpec& stack_;
+  std::optional<MoeSpec> moe_;  // the last one so far
+  int64_t experts_ = 0;         // of all layers so far
+};
+
+}  // namespace
+
+void parse_format2(Fields& fields, Spec& spec) {
+  Fields stacks = fields.object("stacks");
+  const std::vector<std::string> names = stacks.names();
+  if (names.size() != 1) {
+    throw InvalidArgument(concat("spec: 'stacks' has ", names.size(),
+                                 " stacks, expected one: this runtime runs no more yet"));
+  }
+  spec.stack().name = names.front();
+  StackParser(stacks.object(names.front().c_str()), spec.stack()).parse(fields, spec.max_seqlen);
+}
+
+}  // namespace packhorse

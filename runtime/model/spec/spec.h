@@ -1,0 +1,211 @@
+// The spec describes a model by numbers and choices (docs/spec.md): stacks, each with a stem and
+// layers that are made of blocks, and heads. It contains no model names.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "model/spec/blocks.h"
+#include "ops/args/attention.h"
+#include "ops/args/rowwise.h"
+
+namespace packhorse {
+
+/// A classifier. It labels each sequence, from the output of the pooler head or from its pooled
+/// tokens, or it labels each token.
+struct ClassifierSpec {
+  enum class Input : uint8_t { kPooler, kCls, kMean, kLast, kTokens };
+  Input input = Input::kCls;
+  int32_t padding_id = -1;  // of kLast: PoolArgs::skipped_id
+  int64_t num_labels = 0;
+  std::optional<Activation> dense;  // activation of a preceding dense layer, if there is one
+  bool dense_bias = true;
+  bool dense_norm = false;  // whether a norm of the model's kind follows the activation
+  bool bias = true;
+
+  bool per_token() const { return input == Input::kTokens; }
+};
+
+/// Logits over the vocabulary: decoder(norm(activation(dense(x)))). The norm is of the model's
+/// kind; dense and norm have the width of the embedding tables.
+struct MaskedLmSpec {
+  Activation activation = Activation::kGelu;
+  bool dense_bias = true;
+  bool decoder_bias = true;
+  bool sparse = false;        // whether the model makes sparse vectors
+  bool sparse_sum = false;    // SparsePoolArgs::sum
+  bool sparse_twice = false;  // SparsePoolArgs::twice
+};
+
+/// The head of a causal language model. It makes logits over the vocabulary: soft_cap * tanh(z /
+/// soft_cap) for z = scale * decoder(projection(x)).
+struct LmSpec {
+  bool tied = false;        // the decoder is the table of words
+  bool bias = false;        // of the decoder
+  bool projection = false;  // a dense layer from the hidden size to the width of the tables
+  float scale = 1;
+  float soft_cap = 0;  // 0: logits are not capped
+};
+
+/// One layer in a sequence of dense layers, each of which takes the output of the one before.
+struct DenseSpec {
+  int64_t size = 0;
+  bool bias = true;
+  bool residual = false;  // adds its input, through another dense layer if the sizes differ
+  Activation activation = Activation::kNone;
+};
+
+/// The head that makes a vector of each token.
+struct VectorsSpec {
+  std::vector<DenseSpec> layers;  // at least one
+  bool normalize = true;
+
+  int64_t size() const { return layers.back().size; }
+};
+
+/// The head that makes one embedding of a sequence by pooling.
+struct EmbeddingSpec {
+  std::vector<Pooling> poolings = {Pooling::kCls};  // their results are concatenated
+  std::vector<DenseSpec> dense;                     // layers after pooling
+  bool normalize = false;
+};
+
+enum class PositionKind : uint8_t { kNone, kLearned };
+
+/// The stem makes the input of a stack's first layer. kTokens: from rows of tables, one row of each
+/// table for each token; the fields below describe them. parse_spec refuses the other kinds.
+enum class StemKind : uint8_t { kTokens, kPatches, kAudio, kStack };
+
+struct StemSpec {
+  StemKind kind = StemKind::kTokens;
+  int64_t vocab_size = 0;
+  int64_t embedding_size = 0;        // number of columns of the tables
+  float embedding_scale = 1;         // multiplies the rows of the table of words
+  std::optional<DType> table_dtype;  // of the table of words in the files, if that is 16 bits
+  bool projection = false;           // whether a dense layer maps that width to the hidden size
+  bool projection_bias = true;
+  bool positions_after_projection = false;  // their table then has hidden_size columns
+  int64_t type_vocab_size = 0;
+  PositionKind position_kind = PositionKind::kLearned;
+  int64_t num_positions = 0;  // number of positions, including `position_offset`
+  int64_t position_offset = 0;
+  int32_t padding_id = -1;  // EmbedArgs::skipped_id
+  bool norm = true;
+
+  bool operator==(const StemSpec&) const = default;
+};
+
+/// A convolution over the input of the first layer.
+struct ConvolutionSpec {
+  int64_t width = 0;  // 0: none
+  Activation activation = Activation::kNone;
+
+  bool operator==(const ConvolutionSpec&) const = default;
+};
+
+/// kPost: x = norm(x + block(x)). The others have a last norm after all layers. kPre: x = x +
+/// block(norm(x)). kBoth: x = x + output_norm(block(norm(x))). kParallel: all blocks of a layer
+/// compute from the same x, x = x + attention(norm(x)) + feed_forward(norm(x)).
+enum class NormPlacement : uint8_t { kPost, kPre, kBoth, kParallel };
+
+/// The form of all norms of a stack and of the heads; those of the heads of queries and keys have
+/// its eps and gamma_offset.
+struct NormSpec {
+  NormKind kind = NormKind::kLayer;
+  float eps = 1e-12f;
+  bool bias = true;
+  float gamma_offset = 0;  // added to every gamma of the source
+
+  bool operator==(const NormSpec&) const = default;
+};
+
+/// A layer: blocks in the order in which they run. Today every layer has two, which compute
+/// attention and then a feed-forward block or a mixture of experts.
+struct LayerSpec {
+  int32_t weights = 0;  // the set of weights that it runs with; several layers may share one
+  std::vector<BlockSpec> blocks;
+
+  bool operator==(const LayerSpec&) const = default;
+  const AttentionSpec& attention() const { return *attention_of(blocks.front()); }
+};
+
+/// A stack: a stem, and layers that follow it. Heads of queries and keys have the same sizes in all
+/// layers.
+struct StackSpec {
+  std::string name;
+  int64_t hidden_size = 0;
+  StemSpec stem;
+  NormSpec norm;
+  NormPlacement norm_placement = NormPlacement::kPost;
+  bool residual_scales = false;  // pre-norm: whether residuals are as AddScaledArgs says
+  ConvolutionSpec convolution;
+  ScoreTermSpec score_term;     // of all layers
+  std::vector<RopeSpec> ropes;  // AttentionSpec::rope is an index; all have the same dims
+  std::vector<LayerSpec> layers;
+
+  bool operator==(const StackSpec&) const = default;
+  /// True if blocks compute from a norm of the hidden state.
+  bool pre_norm() const { return norm_placement != NormPlacement::kPost; }
+  /// True if the output of a block has a norm before it is added.
+  bool output_norms() const { return norm_placement == NormPlacement::kBoth; }
+  bool parallel() const { return norm_placement == NormPlacement::kParallel; }
+  /// For each set of weights the first layer that runs with it.
+  std::vector<const LayerSpec*> weight_sets() const;
+  /// True if a layer has a block of kind T.
+  template <class T>
+  bool has() const {
+    const auto is_one = [](const BlockSpec& block) {
+      return std::holds_alternative<T>(block.kind);
+    };
+    return std::ranges::any_of(
+        layers, [&](const LayerSpec& layer) { return std::ranges::any_of(layer.blocks, is_one); });
+  }
+};
+
+/// The heads, which compute outputs from the last hidden state.
+struct HeadsSpec {
+  EmbeddingSpec embedding;
+  std::optional<Activation> pooler;  // activation of the pooler head, if there is one
+  std::optional<ClassifierSpec> classifier;
+  std::optional<MaskedLmSpec> masked_lm;
+  std::optional<LmSpec> lm;
+  std::optional<VectorsSpec> vectors;
+  bool token_weights = false;
+};
+
+struct Spec {
+  int64_t max_seqlen = 0;
+  /// By name. parse_spec refuses all but one: nothing runs several yet.
+  std::vector<StackSpec> stacks = std::vector<StackSpec>(1);
+  HeadsSpec heads;
+  /// The dense layers whose weights are quantised in groups, by their names without ".weight".
+  std::map<std::string, WeightGroups> quantized;
+
+  /// The stack whose hidden state the heads read.
+  const StackSpec& stack() const { return stacks.back(); }
+  StackSpec& stack() { return stacks.back(); }
+  /// The number of columns of all poolings together.
+  int64_t pooled_columns() const {
+    return stack().hidden_size * static_cast<int64_t>(heads.embedding.poolings.size());
+  }
+  /// The number of columns of the embedding.
+  int64_t embedding_columns() const {
+    const std::vector<DenseSpec>& dense = heads.embedding.dense;
+    return dense.empty() ? pooled_columns() : dense.back().size;
+  }
+  /// True if the model uses position ids. Some models know only distances.
+  bool takes_positions() const {
+    return stack().stem.position_kind != PositionKind::kNone || !stack().ropes.empty();
+  }
+};
+
+/// Parses and validates the JSON text, of format 2 or 1. Throws InvalidArgument naming the field,
+/// what was found and what was expected. Unknown fields are errors.
+Spec parse_spec(const std::string& json_text);
+
+}  // namespace packhorse

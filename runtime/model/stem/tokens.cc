@@ -1,0 +1,93 @@
+#include "model/stem/tokens.h"
+
+namespace packhorse {
+namespace {
+
+LinearArgs projection_of(const StemWeights& weights, const StemBuffers& buffers, int64_t rows) {
+  LinearArgs args;
+  args.x = buffers.embedded.first_rows(rows);
+  args.weight = *weights.projection;
+  args.workspace = buffers.workspace;
+  return args;
+}
+
+}  // namespace
+
+StemWeights build_stem(const Spec& spec, LayerPacker& packer) {
+  const StemSpec& stem = spec.stack().stem;
+  const int64_t width = stem.embedding_size;
+  StemWeights weights;
+  weights.dtype = packer.precision().floats();
+  const std::string words = "embeddings.word";
+  const bool as_stored = packer.backend().ops->embeds_stored_rows();
+  if (spec.quantized.contains(words) && as_stored) {
+    weights.packed_words =
+        packer.padded_dense(words, stem.vocab_size, width, false, packer.precision().rest, words);
+  } else if (stem.table_dtype && weights.dtype == DType::kFloat32 && as_stored) {
+    weights.word_table = packer.table(words, stem.vocab_size, width, *stem.table_dtype);
+  } else {
+    weights.word_table = packer.table(words, stem.vocab_size, width, stem.embedding_scale);
+  }
+  if (stem.position_kind == PositionKind::kLearned) {
+    weights.position_table =
+        packer.table("embeddings.position", stem.num_positions,
+                     stem.positions_after_projection ? spec.stack().hidden_size : width);
+  }
+  if (stem.type_vocab_size > 0) {
+    weights.type_table = packer.table("embeddings.type", stem.type_vocab_size, width);
+  }
+  if (stem.norm) weights.norm = packer.norm("embeddings.norm", width);
+  if (stem.projection) {
+    weights.projection = packer.dense("embeddings.projection", spec.stack().hidden_size, width,
+                                      stem.projection_bias);
+  }
+  return weights;
+}
+
+StemBuffers take_stem_buffers(const StemWeights& weights, const Capacity& capacity, const Ops& ops,
+                              Arena& arena) {
+  StemBuffers buffers;
+  if (!weights.projection) return buffers;
+  buffers.embedded =
+      arena.take_matrix("embedded", capacity.max_tokens, weights.columns(), weights.dtype);
+  buffers.workspace =
+      arena.take("embedding_workspace",
+                 ops.linear_workspace(projection_of(weights, buffers, capacity.max_tokens)));
+  return buffers;
+}
+
+void embed(const StemSpec& spec, const StemWeights& weights, const StemBuffers& buffers,
+           const TokenBatch& tokens, const TensorView& hidden, Ops& ops) {
+  const int64_t rows = tokens.batch.num_tokens;
+  EmbedArgs args;
+  args.ids = tokens.ids;
+  args.type_ids = tokens.type_ids;
+  args.position_ids = tokens.position_ids;
+  args.word = weights.word_table;
+  if (weights.packed_words) args.packed_word = *weights.packed_words;
+  args.word_scale = spec.embedding_scale;
+  if (!spec.positions_after_projection) args.position = weights.position_table;
+  args.type = weights.type_table;
+  args.position_offset = spec.position_offset;
+  args.skipped_id = spec.padding_id;
+  args.norm = weights.norm;
+  args.batch = tokens.batch;
+  args.out = weights.projection ? buffers.embedded.first_rows(rows) : hidden.first_rows(rows);
+  ops.embed(args);
+  if (!weights.projection) return;
+  LinearArgs projection = projection_of(weights, buffers, rows);
+  projection.out = hidden.first_rows(rows);
+  projection.row_count = tokens.batch.counts;
+  ops.linear(projection);
+  if (!spec.positions_after_projection) return;
+  EmbedArgs positions;
+  positions.position_ids = tokens.position_ids;
+  positions.word = projection.out;
+  positions.position = weights.position_table;
+  positions.position_offset = spec.position_offset;
+  positions.batch = tokens.batch;
+  positions.out = projection.out;
+  ops.embed(positions);
+}
+
+}  // namespace packhorse

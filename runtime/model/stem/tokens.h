@@ -1,0 +1,45 @@
+// The stem makes the input of the first layer from rows of tables, one row of each table for each
+// token.
+#pragma once
+
+#include <optional>
+
+#include "core/arena.h"
+#include "model/batch.h"
+#include "model/loading/layer_packer.h"
+#include "model/spec/spec.h"
+#include "ops/ops.h"
+
+namespace packhorse {
+
+struct StemWeights {
+  TensorView word_table;
+  std::optional<LinearWeight> packed_words;  // in place of word_table: a table in groups
+  TensorView position_table;
+  TensorView type_table;
+  NormWeight norm;
+  std::optional<LinearWeight> projection;
+  DType dtype = DType::kFloat32;  // of activations
+
+  /// The width of the tables as stored.
+  int64_t columns() const {
+    return packed_words ? packed_words->in_features : word_table.columns();
+  }
+};
+
+/// The buffers of the stem, which are empty if it has no projection.
+struct StemBuffers {
+  TensorView embedded;  // [T, embedding_size]
+  void* workspace = nullptr;
+};
+
+StemWeights build_stem(const Spec& spec, LayerPacker& packer);
+StemBuffers take_stem_buffers(const StemWeights& weights, const Capacity& capacity, const Ops& ops,
+                              Arena& arena);
+
+/// hidden = norm(word + position + type), projected to the hidden size if the tables have another
+/// width; the position may be added after that. Writes the first T rows of `hidden`.
+void embed(const StemSpec& spec, const StemWeights& weights, const StemBuffers& buffers,
+           const TokenBatch& tokens, const TensorView& hidden, Ops& ops);
+
+}  // namespace packhorse
