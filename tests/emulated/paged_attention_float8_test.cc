@@ -160,7 +160,10 @@ struct Texts {
     p.scale = 1 / std::sqrt(static_cast<float>(shape.head_dim));
     p.soft_cap = shape.soft_cap;
     p.mask = {.causal = true, .window_left = shape.window};
-    if (shape.alibi) p.term = {.kind = ScoreTermKind::kAlibi, .slopes = slopes.data()};
+    if (shape.alibi) {
+      p.term.kind = ScoreTermKind::kAlibi;
+      p.term.slopes = slopes.data();
+    }
     PagedLaunch how = {.sm_count = kernel == Kernel::kPrompts ? 1 : 1000,  // which makes the choice
                        .counters = counters.data()};
     if (kernel == Kernel::kSkinnyRowsSplit) {

@@ -135,7 +135,10 @@ struct Pages {
     p.soft_cap = shape.options.soft_cap;
     p.mask = {
         .causal = shape.options.causal, .window_left = shape.options.window, .window_right = -1};
-    if (shape.options.alibi) p.term = {.kind = ScoreTermKind::kAlibi, .slopes = slopes.data()};
+    if (shape.options.alibi) {
+      p.term.kind = ScoreTermKind::kAlibi;
+      p.term.slopes = slopes.data();
+    }
     return p;
   }
   PagedLaunch launch_on(int sm_count) {

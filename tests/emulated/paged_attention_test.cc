@@ -149,7 +149,10 @@ struct Case {
     p.scale = 1 / std::sqrt(static_cast<float>(shape.head_dim));
     p.soft_cap = shape.soft_cap;
     p.mask = shape.mask;
-    if (shape.alibi) p.term = {.kind = ScoreTermKind::kAlibi, .slopes = slopes.data()};
+    if (shape.alibi) {
+      p.term.kind = ScoreTermKind::kAlibi;
+      p.term.slopes = slopes.data();
+    }
     return p;
   }
 
