@@ -32,7 +32,7 @@ class Request(NamedTuple):
     places: Sequence[Int32Array] | None = None
 
     def ends(self) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
-        """How many tokens, sequences and predictions the first i sequences have together, for i
+        """Counts of tokens, sequences and predictions of the first i sequences together, for i
         from 0 to the number of sequences."""
         count = len(self.ids)
         tokens = [0, *accumulate(row.size for row in self.ids)]
@@ -80,7 +80,7 @@ class PartRunner:
         self._shapes = session.outputs
 
     def fits(self, size: Size) -> bool:
-        """Whether one batch may hold so much."""
+        """True if one batch may hold so much."""
         return all(number <= limit for number, limit in zip(size, self.limits, strict=True))
 
     def numbers(self, request: Request) -> int:
@@ -105,7 +105,7 @@ class PartRunner:
         }
         most = self.limits[0] if max_tokens is None else min(max_tokens, self.limits[0])
         parts = []
-        # What exceeds a batch by itself the session refuses.
+        # The session refuses a sequence that exceeds a batch by itself.
         for first, last in batch_ranges(ends, (most, *self.limits[1:])):
             size = ends[0][last] - ends[0][first], last - first, ends[2][last] - ends[2][first]
             out: dict[str, FloatArray] = {
@@ -116,7 +116,7 @@ class PartRunner:
         return RunResult(arrays, np.array(ends[0], np.int32)), parts
 
     def _as_one_part(self, request: Request) -> tuple[RunResult, list[Part]]:
-        """The same for a request of one sequence, in fewer steps."""
+        """Cuts a request of one sequence, in fewer steps."""
         tokens = request.ids[0].size
         size = tokens, 1, 0 if request.places is None else request.places[0].size
         arrays: dict[OutputName, FloatArray] = {

@@ -42,7 +42,7 @@ void launch_attention_sm90(const AttentionArgs& args, int32_t* next_tile, int sm
 
 /// Settings of a launch besides its arguments.
 struct AttentionLaunch {
-  int32_t* next_tile = nullptr;  // of launch_attention_sm90
+  int32_t* next_tile = nullptr;  // see launch_attention_sm90
   int sm_count = 0;
   /// Sequences of up to so many queries and keys are left alone.
   int32_t short_tokens = 0;
