@@ -75,7 +75,7 @@ class PACKHORSE_API HostDeviceRing {
 struct GraphBounds {
   int64_t num_tokens = 0;
   int64_t max_seqlen = 0;
-  int64_t min_seqlen = 0;  // of the shortest sequence that has tokens; 0: any
+  int64_t min_seqlen = 0;  // the shortest sequence that has tokens; 0: any
 };
 
 /// One device. Transfers and graphs of a CUDA device are asynchronous on its stream, as its

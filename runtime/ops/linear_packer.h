@@ -18,7 +18,7 @@ struct LinearFormat {
   DType weight = DType::kFloat32;
   DType compute = DType::kFloat32;  // dtype of inputs and outputs
   ScaleGranularity scales = ScaleGranularity::kNone;
-  WeightGroups groups = {};  // of kGroup, where `weight` is kUInt8
+  WeightGroups groups = {};  // with kGroup, where `weight` is kUInt8
   /// Most products have few rows, as in a model that generates. A backend may then form
   /// sums in another order than otherwise, though in the same one for any number of rows.
   bool skinny = false;

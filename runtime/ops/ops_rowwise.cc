@@ -60,7 +60,7 @@ void Ops::unfold(const UnfoldArgs& args) {
 void Ops::norm(const NormArgs& args) {
   const char* op = "norm";
   check_compute_dtype(op, "x", args.x);
-  const bool quantizes = args.quantized.values.rank != 0;  // of an empty batch, too
+  const bool quantizes = args.quantized.values.rank != 0;  // in an empty batch, too
   if (!args.norm && !quantizes) fail(op, "gamma is missing");
   if (quantizes && !quantizes_rows(args.x.columns())) {
     fail(op, concat("this device does not quantise rows of ", args.x.columns(), " columns"));

@@ -5,9 +5,9 @@
 
 namespace packhorse::cuda {
 
-/// Of float16 and heads of 128 columns, by two warpgroups that take turns.
+/// Takes float16 and heads of 128 columns, by two warpgroups that take turns.
 void launch_attention_128(const AttentionArgs& args, int32_t* next_tile, int sm_count);
-/// Of float16 and heads of 32 columns, by one warpgroup.
+/// Takes float16 and heads of 32 columns, by one warpgroup.
 void launch_attention_32(const AttentionArgs& args, int32_t* next_tile, int sm_count);
 
 }  // namespace packhorse::cuda

@@ -116,7 +116,7 @@ class PartRunner:
         return RunResult(arrays, np.array(ends[0], np.int32)), parts
 
     def _as_one_part(self, request: Request) -> tuple[RunResult, list[Part]]:
-        """`cut` for a request of one sequence, in fewer steps."""
+        """Cuts a request of one sequence, in fewer steps."""
         tokens = request.ids[0].size
         size = tokens, 1, 0 if request.places is None else request.places[0].size
         arrays: dict[OutputName, FloatArray] = {

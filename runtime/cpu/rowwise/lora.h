@@ -1,4 +1,4 @@
-// What adapters add to rows.
+// Products of LoRA adapters, added to rows.
 #pragma once
 
 #include "cpu/isa/kernels.h"

@@ -45,7 +45,7 @@ struct RopeArgs {
 struct AttentionMask {
   bool causal = false;
   int32_t window_left = -1;   // distance to the left beyond which keys are masked; -1: no limit
-  int32_t window_right = -1;  // the same to the right
+  int32_t window_right = -1;  // to the right
 };
 
 /// A term that the attention kernel computes and adds to the scaled scores. i is the position of
@@ -92,7 +92,7 @@ struct AttentionArgs {
   PagedKvCache pages;
   float soft_cap = 0;         // if not 0, a scaled score s becomes soft_cap * tanh(s / soft_cap)
   bool rounded = false;       // whether float32 inputs may be rounded to bfloat16
-  float out_scale = 0;        // of `out`, if it is kFloat8; larger numbers are limited
+  float out_scale = 0;        // if `out` is kFloat8; larger numbers are limited
   void* workspace = nullptr;  // Ops::attention_workspace bytes
 };
 

@@ -54,7 +54,7 @@ struct CcaArgs {
   TensorView grouped;
   const float* grouped_bias = nullptr;  // [(num_heads + num_kv_heads) * head_dim]
   const float* temperature = nullptr;   // [num_kv_heads]
-  int32_t delayed_column = 0;           // of values
+  int32_t delayed_column = 0;           // a column of values
   const float* first_values = nullptr;  // [num_kv_heads * head_dim]; null: zeros
   TensorView rotation;                  // as in RopeArgs, like the next two
   const float* frequencies = nullptr;

@@ -18,8 +18,8 @@ struct LinearArgs {
   TensorView out;                      // [rows, out_features]
   const int32_t* row_count = nullptr;  // [1] exact number of rows, in device memory, or null
   void* workspace = nullptr;           // Ops::linear_workspace bytes
-  Float8Scales x_scales = {};  // of x, if it is kFloat8; `out` has then LinearFormat::compute
-  Float8Rows quantized = {};   // what the norm gives, beside `out`; or empty
+  Float8Scales x_scales = {};          // if x is kFloat8; `out` then has LinearFormat::compute
+  Float8Rows quantized = {};           // what the norm gives, beside `out`; or empty
 };
 
 /// out = norm(residual + down(activation(up(x)))), or with `gated` out = norm(residual +
@@ -38,7 +38,7 @@ struct FeedForwardArgs {
   TensorView out;       // [rows, E]; may be x and residual
   const int32_t* row_count = nullptr;
   void* workspace = nullptr;   // Ops::feed_forward_workspace bytes
-  Float8Scales x_scales = {};  // of x, if it is kFloat8, as both weights are then
+  Float8Scales x_scales = {};  // if x is kFloat8, as both weights are then
   /// The scale of the [rows, intermediate] tensor in e4m3. Numbers beyond kFloat8Most times this
   /// are limited to that.
   float inner_scale = 0;

@@ -19,7 +19,7 @@ inline constexpr int64_t kPageTokens = 64;
 /// that there is no cache.
 struct PagedKvCache {
   TensorView keys;    // [num_pages * num_kv_heads * kPageTokens, head_dim]: page, head, token
-  TensorView values;  // the same shape
+  TensorView values;  // in the shape of keys
   /// Factors of each token's head in keys and values that are kFloat8, as float32 [num_pages *
   /// num_kv_heads, kPageTokens]; else empty. A scale is made when its token is
   /// appended, from the largest magnitude among the head's elements, and never changes.

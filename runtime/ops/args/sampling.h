@@ -39,9 +39,9 @@ struct SamplingRow {
   /// else, the most likely tokens are told of what biases, penalties and mask have made of those,
   /// and no token is chosen.
   bool of_beam = false;
-  uint64_t seed = 0;    // of the request
-  uint64_t stream = 0;  // of the sequence in its request
-  uint64_t draw = 0;    // of the token in its sequence
+  uint64_t seed = 0;    // a number of the request
+  uint64_t stream = 0;  // the sequence in its request
+  uint64_t draw = 0;    // the token in its sequence
 };
 
 /// tokens[i] = the token that rows[i] chooses from logits[i], or -1 where no token may be chosen. A

@@ -33,7 +33,7 @@ struct WeightGroups {
 struct GroupedWeight {
   const uint8_t* values = nullptr;   // q, [out_features, in_features]
   const uint16_t* scales = nullptr;  // bits of float16, [out_features, groups]
-  const uint16_t* minima = nullptr;  // likewise; null without minima
+  const uint16_t* minima = nullptr;  // in the same form, or null
 };
 
 }  // namespace packhorse
