@@ -7,7 +7,6 @@
 #include "cuda/gemm/w4a16/dispatch.h"
 #include "cuda/gemm/w4a16/output.cuh"
 #include "cuda/gemm/w4a16/values.cuh"
-#include "cuda/launch.cuh"
 
 namespace packhorse::cuda {
 namespace {
