@@ -28,6 +28,8 @@ ROOMS = [
         "weights_tools",
         "weights_tools/packhorse_weights",
         "runtime",
+        "runtime/cpu",
+        "runtime/cuda",
         "runtime/cuda/gemm",
         "runtime/generation",
         "runtime/model",
