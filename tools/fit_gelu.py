@@ -1,4 +1,4 @@
-"""Fits the exponents of runtime/cuda/common/epilogue.cuh (needs NumPy only).
+"""Fits the exponents of runtime/cuda/common/activations.cuh (needs NumPy only).
 
 gelu(x) = x Phi(x) = max(x, 0) - t Phi(-t) with t = |x|, and Phi(-t) = 2^P(t). A quartic replaces P,
 both for the normal distribution function Phi and for its approximation by tanh. Its highest

@@ -115,7 +115,7 @@ def test_layers(k: int, n: int, activation: str) -> None:
             assert ops.gemm(x, weight, bias, **ON).shape == (0, n)
             continue
         expected, slack = recipe(x, weight, bias, activation)
-        slack = slack + 3e-5  # error of the activations (runtime/cuda/common/epilogue.cuh)
+        slack = slack + 3e-5  # error of the activations (runtime/cuda/common/activations.cuh)
         check(ops.gemm(x, weight, bias, activation=activation, **ON), expected, slack)
         found = ops.gemm(x, weight, bias, activation=activation, residual=residual, **ON)
         check(found, expected + residual, slack)

@@ -5,7 +5,7 @@
 #pragma once
 
 #include "core/math.h"
-#include "cuda/common/epilogue.cuh"
+#include "cuda/common/activations.cuh"
 #include "cuda/common/launch.cuh"
 #include "cuda/common/mma_sm80.cuh"
 #include "cuda/moe/moe.h"

@@ -1,4 +1,4 @@
-#include "cuda/common/epilogue.cuh"
+#include "cuda/common/activations.cuh"
 #include "cuda/common/launch.cuh"
 #include "cuda/rowwise/activate.h"
 #include "cuda/rowwise/row.cuh"

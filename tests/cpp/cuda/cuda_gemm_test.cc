@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "core/math.h"
-#include "cuda/common/epilogue.cuh"
+#include "cuda/common/activations.cuh"
 #include "cuda/gemm/gemm_config.h"
 #include "cuda/gemm/skinny/tile.h"
 #include "cuda/gemm/split_k.h"

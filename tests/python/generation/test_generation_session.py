@@ -19,6 +19,7 @@ import pytest
 from packhorse import GenerationSession, Sampling
 from packhorse.load_options import LoadOptions
 from packhorse.planning import plan_generation
+from packhorse_weights.spec import stack_of
 
 pytestmark = pytest.mark.arm
 
@@ -244,7 +245,9 @@ def test_the_default_cache_of_the_cpu() -> None:
     # 270 GiB are beyond a quarter of what is free, which changes a little meanwhile.
     meminfo = Path("/proc/meminfo").read_text()
     available = int(meminfo.split("MemAvailable:")[1].split()[0]) * 1024
-    cache = plan(spec | {"num_layers": 512}, max_tokens=2048, max_sequences=2048).kv_cache
+    deep = {**stack_of(spec), "layers": [stack_of(spec)["layers"][0]] * 512}
+    spec = spec | {"stacks": dict.fromkeys(spec["stacks"], deep)}
+    cache = plan(spec, max_tokens=2048, max_sequences=2048).kv_cache
     assert 0 < cache.bytes < available / 4 + (64 << 20)
 
 

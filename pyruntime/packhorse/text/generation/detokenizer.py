@@ -13,7 +13,7 @@ from copy import copy
 from typing import Any, Protocol
 
 from packhorse.text.checks import errors_of_tokenizers
-from packhorse.text.generation.decoder_steps import (
+from packhorse.text.generation.token_decoding import (
     Replacement,
     Step,
     bytes_of_tokens,

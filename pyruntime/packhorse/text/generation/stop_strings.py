@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from packhorse.text.generation.decoder_steps import held_back
+from packhorse.text.generation.token_decoding import held_back
 
 
 class StopStrings:

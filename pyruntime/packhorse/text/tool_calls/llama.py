@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from packhorse.text.generation.decoder_steps import held_back
+from packhorse.text.generation.token_decoding import held_back
 from packhorse.text.tool_calls.form import CallForm, Grammar
 from packhorse.text.tool_calls.parser import CallParser, Cursor, NoCallError, Reading, as_call
 

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator, Sequence
 from typing import Any, ClassVar, NamedTuple
 
-from packhorse.text.generation.decoder_steps import held_back
+from packhorse.text.generation.token_decoding import held_back
 from packhorse.text.tool_calls.form import CallForm, Grammar
 
 

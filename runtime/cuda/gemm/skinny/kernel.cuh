@@ -13,7 +13,7 @@
 // warp of its own forms each of them, and that of the first part adds the others.
 #pragma once
 
-#include "cuda/common/epilogue.cuh"
+#include "cuda/common/activations.cuh"
 #include "cuda/common/mma_sm80.cuh"
 #include "cuda/common/reduce.cuh"
 #include "cuda/common/rotation.cuh"

@@ -9,7 +9,7 @@
 
 #include <cutlass/epilogue/threadblock/fusion/visitors.hpp>
 
-#include "cuda/common/epilogue.cuh"
+#include "cuda/common/activations.cuh"
 #include "cuda/device/check.h"
 #include "cuda/gemm/gemm.h"
 

@@ -7,7 +7,7 @@
 #include <cute/arch/copy_sm90_tma.hpp>
 
 #include "core/math.h"
-#include "cuda/common/epilogue.cuh"
+#include "cuda/common/activations.cuh"
 #include "cuda/common/launch.cuh"
 #include "cuda/common/pipeline_sm90.cuh"
 #include "cuda/gemm/fp8/epilogue.cuh"

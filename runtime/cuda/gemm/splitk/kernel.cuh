@@ -21,7 +21,7 @@
 #include <type_traits>
 
 #include "core/math.h"
-#include "cuda/common/epilogue.cuh"
+#include "cuda/common/activations.cuh"
 #include "cuda/common/launch.cuh"
 #include "cuda/common/pipeline_sm90.cuh"
 #include "cuda/common/rotation.cuh"

@@ -3,7 +3,7 @@
 // shared memory, where a gate and what it gates meet, and the parts of a sum.
 #pragma once
 
-#include "cuda/common/epilogue.cuh"
+#include "cuda/common/activations.cuh"
 #include "cuda/common/rotation.cuh"
 #include "cuda/common/vector.cuh"
 #include "cuda/gemm/w4a16/w4a16.h"
