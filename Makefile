@@ -69,6 +69,7 @@ lint: .venv/.dev .venv/.text .venv/.test
 	$(BIN)/cython-lint pyruntime
 	$(BIN)/clang-format --dry-run -Werror $(CPP_SOURCES)
 	$(BIN)/python tools/check_levels.py
+	$(BIN)/python tools/check_openings.py
 
 bench: .venv/.installed .venv/.text .venv/.model .venv/.bench
 	$(BIN)/python benchmarks/cpu/encoders.py

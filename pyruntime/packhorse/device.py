@@ -62,8 +62,8 @@ def is_array(value: Any) -> bool:
 
 
 def _is_bytes(array: Any) -> bool:
-    """Whether an array has neither shape nor dtype, as a Buffer of cuda.core. It is read as int32,
-    which is what batches are made of."""
+    """True for an array with neither shape nor dtype, as a Buffer of cuda.core is. It is read as
+    int32, the type of all that batches hold."""
     return not hasattr(array, "shape") and not hasattr(array, "__cuda_array_interface__")
 
 

@@ -104,7 +104,7 @@ class LoadOptions:
         '"int8" or "float8" if the folder was converted to it; otherwise, on the CPU, "stored" if '
         'there are such matrices, else "float32", and on CUDA "bfloat16" if the weights are stored '
         'in it, else "float16"',
-        "What to compute in: float32 (fp32), bfloat16 (bf16) or int8 on the CPU, float16 (fp16), "
+        "Type to compute in: float32 (fp32), bfloat16 (bf16) or int8 on the CPU, float16 (fp16), "
         "bfloat16, int8 or float8 (Hopper) on a GPU, stored on both (quantised weights stay as "
         "they are); by default (auto) what suits the folder.",
         group=MACHINE,
@@ -278,8 +278,8 @@ class LoadOptions:
         'checks together, "ngram" (what followed the last tokens where they stood before) or a '
         "smaller model of the same vocabulary, given as `path` is. The output is the same, bit for "
         "bit. None: one token in each step (docs/generation.md)",
-        "What drafts tokens that one step checks together: ngram, which looks up what followed "
-        "before, or a smaller model of the same vocabulary. The text is the same.",
+        "Source of the draft tokens that one step checks together: ngram, which looks up what "
+        "followed before, or a smaller model of the same vocabulary. The text is the same.",
         group=GENERATION,
         metavar="MODEL",
         suits="generate",

@@ -52,7 +52,7 @@ class Session:
 
     config: dict[str, Any]
     memory_plan: MemoryPlan
-    generates: ClassVar[bool]  # of a `GenerationSession` True: it gives nothing else
+    generates: ClassVar[bool]  # True: a `GenerationSession`, which gives nothing else
     _kinds: ClassVar[dict[bool, type[Session]]] = {}  # by `generates`
     _purpose: ClassVar[str]  # what it is for, and how to load a session of the other kind
 

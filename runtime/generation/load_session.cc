@@ -1,4 +1,4 @@
-// How sessions of generation are loaded and planned.
+// Loads and plans sessions of generation.
 #include "core/format.h"
 #include "generation/generation_session.h"
 #include "generation/runner/model_runner.h"

@@ -1,4 +1,4 @@
-"""What a server is told: each setting as a flag, an environment variable and a line of TOML."""
+"""Settings of a server: each as a flag, an environment variable and a line of TOML."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class Settings:
         MACHINE,
         "ADAPTER",
     )
-    options: ServedCall = field(default_factory=lambda: ServedCall())  # of all models they suit
+    options: ServedCall = field(default_factory=lambda: ServedCall())  # for all models they suit
 
     max_batch_ms: float = setting(
         50.0,
@@ -261,7 +261,7 @@ class Settings:
         environment: Mapping[str, str] | None = None,
         **given: Any,
     ) -> Settings:
-        """What was given, else what the environment says, else the file, else the default.
+        """Takes each setting as given, else from the environment, the file or the default.
 
         models       "PATH", "NAME=PATH" or settings each; they replace those of environment and
                      file

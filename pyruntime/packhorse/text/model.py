@@ -372,7 +372,7 @@ class TextModel:
         truncation: bool | Truncation = True,
         progress: Progress | None = None,
     ) -> Any:
-        """How well each document answers the query: float32[documents]; of one str, a float.
+        """Scores how well each document answers the query: float32[documents]; of one str, a float.
 
         A score is what `score_pairs` gives for the pair (query, document), and the other arguments
         are as there. Raises ValueError as that does.
@@ -399,7 +399,7 @@ class TextModel:
         truncation: bool | Truncation = True,
         progress: Progress | None = None,
     ) -> FloatArray:
-        """Of each (query, document), what sentence-transformers' CrossEncoder predicts: float32[N].
+        """Scores each (query, document) as sentence-transformers' CrossEncoder does: float32[N].
 
         That is the logit of the model's one label, after the activation that the checkpoint names;
         of a generative reranker, the probability of "yes" among "yes" and "no", unless that
@@ -537,7 +537,7 @@ class TextModel:
         truncation: bool = True,
         progress: Progress | None = None,
     ) -> Any:
-        """What a classifier of tokens finds: a list for each text; of a single str, its own list.
+        """Lists what a classifier of tokens finds in each text; of a single str, its own list.
 
         "none": for each token {"entity", "score", "index", "word", "start", "end"}; "simple": for
         each run of tokens of one kind {"entity_group", "score" (the mean), "word", "start", "end"}.

@@ -38,7 +38,7 @@ void add_lora(const LoraArgs& args, const Kernels& kernels, ThreadPool& pool) {
   const int64_t in = args.x.columns();
   const int64_t out = args.out.columns();
   const int64_t parts = layer.num_parts;
-  const int64_t shrinks = parts * ceil_div(layer.max_rank, kTaskRanks);  // of a row
+  const int64_t shrinks = parts * ceil_div(layer.max_rank, kTaskRanks);  // tasks of a row
   pool.parallel_for(rows * shrinks, [&](int64_t task, int) {
     const int64_t row = task / shrinks;
     const int64_t part = task % shrinks % parts;

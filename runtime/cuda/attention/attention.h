@@ -33,7 +33,7 @@ inline float float8_factor(const AttentionArgs& args) {
 
 /// Settings of a launch besides its arguments.
 struct AttentionLaunch {
-  int32_t* next_tile = nullptr;  // of launch_attention_sm90
+  int32_t* next_tile = nullptr;  // counter of tiles, for launch_attention_sm90
   /// Sequences of up to so many queries and keys are left alone.
   int32_t short_tokens = 0;
 };

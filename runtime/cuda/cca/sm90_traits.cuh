@@ -41,7 +41,7 @@ struct CcaTraits {
   // Latents come in boxes of 64 columns, that is 128 bytes, which are swizzled.
   static constexpr int kBoxColumns = 64;
   static constexpr int kBoxes = head_dim / kBoxColumns;
-  static constexpr int kOwnRows = kTileRows + kRowsBefore;  // of the tile's own head
+  static constexpr int kOwnRows = kTileRows + kRowsBefore;  // rows of the tile's own head
   static constexpr int kBoxPitch = round_up(kOwnRows, 8);  // rows from one box of these to the next
   static constexpr uint32_t kOwnBytes = kBoxes * kOwnRows * kBoxColumns * 2;
   static constexpr uint32_t kOtherBytes = kBoxes * kTileRows * kBoxColumns * 2;

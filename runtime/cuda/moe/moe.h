@@ -14,13 +14,13 @@ inline constexpr int kMostCudaExperts = 128;
 /// Bytes of workspace for so many rows.
 size_t moe_workspace_bytes(const MoeArgs& args);
 
-/// What MoeArgs says, in float16 or bfloat16: an expert is chosen for each row, rows are put in
-/// the order of their experts, and two products over all experts follow. Nothing is read by the
-/// host, so it may be captured. Sums over k are formed as in every dense layer, 16 elements at a
-/// time in ascending order (gemm/gemm.h). Throws RuntimeError.
+/// Computes what MoeArgs says, in float16 or bfloat16: an expert is chosen for each row, rows are
+/// put in the order of their experts, and two products over all experts follow. Nothing is read by
+/// the host, so it may be captured. Sums over k are formed as in every dense layer, 16 elements at
+/// a time in ascending order (gemm/gemm.h). Throws RuntimeError.
 void launch_moe(const MoeArgs& args, const KernelStream& stream);
 
-/// What AddScaledArgs says.
+/// Computes what AddScaledArgs says.
 void launch_add_scaled(const AddScaledArgs& args, const KernelStream& stream);
 
 }  // namespace packhorse::cuda

@@ -15,7 +15,7 @@ class AdapterNames {
   /// `capacity`: number of slots.
   explicit AdapterNames(int64_t capacity) : slots_(static_cast<size_t>(capacity)) {}
 
-  /// What a request holds of its adapter, for as long as it lives. A slot is not used again before.
+  /// A request's hold on its adapter. The slot is not used again while it lives.
   struct Lease {
     int32_t slot = -1;
     /// Another number for each adapter that was ever there: keys and values of the same tokens
@@ -35,7 +35,7 @@ class AdapterNames {
   /// From now on nobody can lease it. Its slot is free when the last lease has ended. Throws
   /// InvalidArgument naming the adapters that there are.
   void remove(const std::string& name);
-  /// Of the adapters that can be leased, in the order in which they came.
+  /// Names of the adapters that can be leased, in the order in which they came.
   std::vector<std::string> names() const;
 
  private:

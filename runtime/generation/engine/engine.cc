@@ -399,7 +399,7 @@ void Engine::end(Job& job, FinishReason reason, const std::string& error) {
   job.changed = true;
 }
 
-// What a sequence holds is given back before its caller can see that it has ended.
+// Gives back what a sequence holds before its caller can see that it has ended.
 void Engine::finish(Sequence& sequence, FinishReason reason) {
   scheduler_.finish(sequence);
   sequence.job->request->finish(sequence.index, reason);

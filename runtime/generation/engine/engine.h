@@ -94,7 +94,7 @@ class Engine {
   const RunnerLimits limits_;
   const size_t most_in_flight_;
   const int64_t max_queue_;
-  Scheduler scheduler_;  // of the thread alone, as all jobs in it and the next two
+  Scheduler scheduler_;  // used by the thread alone, like all jobs in it and the next two
   // Jobs are looked through for those to end when the process has counted another cancellation
   // since, or when this time has come.
   uint64_t cancellations_ = 0;
@@ -103,11 +103,11 @@ class Engine {
   std::chrono::steady_clock::time_point awake_ = std::chrono::steady_clock::now();
   std::optional<ModelDrafter> drafter_;
 
-  mutable std::mutex mutex_;  // of what follows
+  mutable std::mutex mutex_;  // guards what follows
   std::condition_variable submitted_;
   std::condition_variable room_;
   std::vector<std::unique_ptr<Job>> inbox_;
-  std::vector<std::packaged_task<void()>> tasks_;  // of between_steps
+  std::vector<std::packaged_task<void()>> tasks_;  // queued by between_steps
   int64_t num_unstarted_ = 0;                      // jobs of the scheduler that wait
   GenerationStats stats_;
   bool stopping_ = false;

@@ -28,7 +28,7 @@ struct Sequence {
     kFinished,
   };
 
-  // What every step reads comes first, so that it lies together.
+  // Fields that every step reads come first, so that they lie together.
   State state = State::kWaiting;
   /// Nothing but its tokens decides about its steps: it has no mask, beam search, drafts or wanted
   /// log-probabilities of the prompt.
@@ -49,7 +49,7 @@ struct Sequence {
   TokenLogprob chosen;
   size_t index = 0;
   std::vector<TokenLogprob> top;
-  std::vector<float> logprobs;  // of the new tokens of a beam
+  std::vector<float> logprobs;  // one for each new token of a beam
   std::shared_ptr<TokenMask> mask;
   std::vector<uint32_t> mask_words;
   std::unique_ptr<Speculation> speculation;  // null: nothing is drafted
@@ -57,15 +57,15 @@ struct Sequence {
   int64_t size() const { return static_cast<int64_t>(tokens.size()); }
   /// Tokens to compute before the next one can be chosen; a pending one is among them.
   int64_t remaining() const { return size() + pending - computed; }
-  /// Whether it waits for nothing else but its next token.
+  /// True if it waits for nothing else but its next token.
   bool waits_for_token() const;
   std::span<const int32_t> new_ids() const;
 };
 
 struct Job {
-  // What every step reads comes first, so that it lies together.
+  // Fields that every step reads come first, so that they lie together.
   std::vector<Sequence> sequences;
-  int64_t max_size = 0;  // of prompt and new tokens of each sequence
+  int64_t max_size = 0;  // prompt and new tokens of each sequence
   int64_t prompt_tokens = 0;
   int64_t in_flight = 0;  // sequences of it in steps in flight, each once for each step
   bool started = false;
@@ -80,11 +80,11 @@ struct Job {
   std::chrono::steady_clock::time_point deadline;
 
   bool drafts_by_model = false;
-  Sampling draft_sampling;  // of that model: the same choices, without log-probabilities
+  Sampling draft_sampling;  // for the draft model: the same choices, without log-probabilities
 
   std::vector<uint32_t> allowed_words;  // Sampling::allowed_ids as a mask; empty: all
 
-  /// Of a beam search: `sequences` are its beams, and `spare` what they become in the next step.
+  /// Beam search: `sequences` are its beams, and `spare` what they become in the next step.
   std::optional<BeamSearch> search;
   std::vector<Sequence> spare;
 
@@ -97,7 +97,7 @@ struct Job {
   bool must_score() const {
     return sampling.prompt_logprobs.has_value() && scored < prompt_tokens - 1;
   }
-  /// Whether no sequence of it will need another step.
+  /// True if no sequence of it will need another step.
   bool finished() const;
 };
 

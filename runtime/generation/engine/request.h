@@ -24,7 +24,7 @@
 
 namespace packhorse {
 
-/// What a result says where there is no memory for more: a std::string of it allocates nothing.
+/// Error of a result where there is no memory for more: a std::string of it allocates nothing.
 inline constexpr const char* kOutOfMemory = "out of memory";
 
 /// Throws RuntimeError in a process forked from `process`, which has no engine thread.
@@ -55,7 +55,8 @@ class Request final : public GenerationRequest {
   /// Called before anybody else has the request.
   void set_engine_thread(std::thread::id thread) { engine_thread_ = thread; }
   bool cancelled() const { return cancelled_; }
-  /// How often a request of this process was cancelled: as long as it is the same, none was.
+  /// Number of cancellations in this process: as long as it stays the same, no request was
+  /// cancelled.
   static uint64_t num_cancellations() { return num_cancellations_; }
   /// There are at most `expected_tokens` of each sequence.
   void append(size_t sequence, const TokenLogprob& token, std::span<const TokenLogprob> top) {
@@ -80,7 +81,7 @@ class Request final : public GenerationRequest {
  private:
   struct Progress {
     std::unique_ptr<int32_t[]> ids;  // [expected_tokens]
-    std::atomic<size_t> count = 0;   // of ids; those before it are written no more
+    std::atomic<size_t> count = 0;   // ids that are there; those before it are written no more
     size_t given = 0;                // tokens that `next` has given
     GeneratedSequence result;        // without ids, unless it came as a whole
 
@@ -98,7 +99,7 @@ class Request final : public GenerationRequest {
   void check_waits() const;
   Progress& at(size_t sequence);
   const Progress& at(size_t sequence) const;
-  /// What belongs to a token comes with it, which takes a lock.
+  /// Appends a token and what belongs to it, which takes a lock.
   void append_logprobs(Progress& progress, const TokenLogprob& token,
                        std::span<const TokenLogprob> top);
   void notify_watchers();
@@ -112,7 +113,7 @@ class Request final : public GenerationRequest {
   std::atomic<bool> cancelled_ = false;
   std::atomic<int> num_watchers_ = 0;  // threads in `next` that wait, and the listener
   std::vector<Progress> sequences_;    // under mutex_, but for ids and their number
-  mutable std::mutex mutex_;           // of what follows
+  mutable std::mutex mutex_;           // guards what follows
   std::condition_variable changed_;
   std::condition_variable ended_;  // apart, so that who waits for the end is not woken before
   size_t num_finished_ = 0;

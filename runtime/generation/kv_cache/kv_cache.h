@@ -14,13 +14,13 @@
 
 namespace packhorse {
 
-/// What one page of the cache takes.
+/// Sizes of one page of the cache.
 struct KvCacheShape {
   int64_t num_layers = 0;
   int64_t num_kv_heads = 0;
   int64_t head_dim = 0;           // as stored
-  DType dtype = DType::kFloat32;  // of keys and values; kFloat8 with scales
-  /// Of LatentPages, where attention is compressed.
+  DType dtype = DType::kFloat32;  // keys and values; kFloat8 with scales
+  /// Sizes of LatentPages, where attention is compressed.
   DType latent_dtype = DType::kFloat32;
   int64_t latent_columns = 0;
   int64_t latent_stride = 0;  // columns of a row, with which pages take whole steps of the arena
@@ -59,7 +59,7 @@ class KvCache {
 
   /// The pages of each layer. Tables, lengths and bounds are left to the step.
   std::span<const PagedKvCache> layers() const { return layers_; }
-  /// Likewise of latents, or nothing.
+  /// The pages of each layer's latents, or nothing where attention is not compressed.
   std::span<const LatentPages> latents() const { return latents_; }
   /// Copies whole pages in all layers, in the order given.
   void copy(std::span<const PageCopy> copies, DeviceContext& device) const;

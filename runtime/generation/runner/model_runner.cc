@@ -18,10 +18,10 @@
 namespace packhorse {
 namespace {
 
-// How long tokens of prompts may compute beside sequences that go on, in reads of all weights. A
-// step of n tokens takes about as long as 1 + n / balanced_rows reads, of which 1 is the time of a
-// step without prompts: with 4, prompts run at 80 % of their speed alone, and the other sequences
-// wait for the time of five steps.
+// Time that tokens of prompts may take beside sequences that go on, in reads of all weights. A step
+// of n tokens takes about as long as 1 + n / balanced_rows reads, of which 1 is the time of a step
+// without prompts: with 4, prompts run at 80 % of their speed alone, and the other sequences wait
+// for the time of five steps.
 constexpr int64_t kChunkReads = 4;
 
 // Rows of a step with drafts up to which a product reads its weight as if there were one.
@@ -59,7 +59,7 @@ class ModelRunner final : public StepRunner {
     limits_.num_pages = planned.num_pages;
     limits_.max_chunk = kChunkReads * device().balanced_rows();
     warm_up(-1);
-    if (options.max_adapters > 0) {  // of an empty slot, but with all operators of adapters
+    if (options.max_adapters > 0) {  // warms up an empty slot, with all operators of adapters
       loaded_[0] = {.uses = {true, true, true, true}};
       warm_up(0);
       loaded_[0] = {};
@@ -116,19 +116,18 @@ class ModelRunner final : public StepRunner {
   }
 
  private:
-  /// What the adapter in a slot adds to.
+  /// Layers that the adapter in a slot adds to.
   struct LoadedAdapter {
     PerTarget<bool> uses = {};
     bool up_in_all_layers = false;
   };
-  /// Of steps within these bounds.
+  /// Recorded graphs, for steps within these bounds.
   struct StepGraphs {
     int64_t sequences = 0;
     int64_t tokens = 0;
     int64_t max_seqlen = 0;
     std::unique_ptr<DeviceGraph> encoder;  // without the choice of tokens
-    /// Of single tokens the whole step, where Sampler::is_plain; the second with
-    /// log-probabilities.
+    /// Graphs of the whole step where Sampler::is_plain; the second with log-probabilities.
     std::array<std::unique_ptr<DeviceGraph>, 2> whole;
 
     bool hold(const BatchView& batch) const {
@@ -253,7 +252,7 @@ class ModelRunner final : public StepRunner {
     return graphs;
   }
 
-  // What is recorded for such a batch, or null.
+  // Returns what is recorded for such a batch, or null.
   static const StepGraphs* find(const BatchView& batch, const GraphCache& graphs) {
     const auto found = std::ranges::find_if(
         graphs, [&](const StepGraphs& recorded) { return recorded.hold(batch); });
@@ -292,10 +291,10 @@ class ModelRunner final : public StepRunner {
   const AdapterSlots adapters_;
   std::vector<LoadedAdapter> loaded_;  // by slot
   Sampler sampler_;
-  std::vector<PagedKvCache> layers_;  // of the step that runs, like the next one
+  std::vector<PagedKvCache> layers_;  // belongs to the step that runs, like the next one
   std::vector<LatentPages> latents_;
-  GraphCache graphs_;          // of steps without adapters
-  GraphCache adapted_graphs_;  // of steps with any of those that are loaded
+  GraphCache graphs_;          // steps without adapters
+  GraphCache adapted_graphs_;  // steps with any adapters that are loaded
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What a model that generates needs of memory: its buffers, and how many pages its cache has.
+// Memory that a model that generates needs: its buffers, and the number of pages of its cache.
 #pragma once
 
 #include <cstdint>
@@ -54,7 +54,8 @@ RunnerBuffers take_runner_buffers(const Spec& spec, const ModelWeights& weights,
 GenerationOptions draft_options(const GenerationOptions& options);
 
 AdapterCapacity adapter_capacity(const GenerationOptions& options);
-/// Without the number of pages.
+/// Limits that spec and options set. `num_pages` and `max_chunk` are left 0: the runner's memory
+/// plan and device decide them.
 RunnerLimits limits_of(const Spec& spec, const GenerationOptions& options);
 SamplerShape sampler_shape(const Spec& spec, const GenerationOptions& options);
 /// Pages that a sequence of the longest context has.

@@ -1,4 +1,4 @@
-// How a step comes to where the model reads it: the host writes one block of memory, one transfer
+// Transfer of a step to where the model reads it: the host writes one block of memory, one transfer
 // takes it to the device, and the operator begin_step completes it there.
 #pragma once
 
@@ -60,7 +60,7 @@ class StepInputs {
   TokenBatch write(const Step& step, std::span<const int32_t> row_of_slot);
   /// Where the rows of the step that is being written go.
   RowInputs host_rows() const { return rows_at(host_); }
-  /// How much was written, in bytes from the beginning of the block.
+  /// Number of bytes that were written, from the beginning of the block.
   size_t bytes() const { return bytes_; }
 
   /// Rows that are uploaded apart from a step: `host_rows` of the former, and `send` of the latter.
@@ -70,13 +70,14 @@ class StepInputs {
   RowInputs device_rows() const { return rows_at(buffers_.inputs); }
   /// The batch as kernels read it whose exact numbers lie on the device, within these bounds.
   TokenBatch bounds(int64_t num_tokens, int64_t num_sequences, int64_t max_seqlen) const;
-  /// What completes the step; `tokens` are those of the last one.
+  /// Arguments of begin_step, which completes the step; `tokens` are those that the step before
+  /// chose.
   BeginStepArgs begin(const BatchView& batch, const int32_t* tokens,
                       const TensorView& counts) const;
   /// The pages of `layer` with the table and the lengths of the step that was uploaded; where
   /// `batch` has bounds instead of exact numbers, those of any step.
   PagedKvCache pages(const PagedKvCache& layer, const BatchView& batch) const;
-  /// Likewise of latents.
+  /// The latents of `layer` with the table and the lengths that `pages` takes.
   LatentPages latents(const LatentPages& layer) const;
   /// The slots of the tokens' adapters: [max_tokens], -1 for none.
   const int32_t* adapters() const { return device_ids(layout_.adapters); }
@@ -97,7 +98,7 @@ class StepInputs {
   HostDeviceRing& ring_;
   const std::unique_ptr<UploadBuffer> row_uploads_;
   char* host_ = nullptr;    // the step that is being written
-  size_t bytes_ = 0;        // of it
+  size_t bytes_ = 0;        // size of what is written of it
   int64_t max_kv_len_ = 0;  // the longest sequence of it, in keys
   int64_t num_single_ = 0;  // sequences at the front that have one new token
 };

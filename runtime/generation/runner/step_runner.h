@@ -1,4 +1,4 @@
-// What the engine needs of a model: one step of computation over any sequences.
+// Interface through which the engine runs a model: one step of computation over any sequences.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ struct PageCopy {
   int32_t to = 0;
 };
 
-/// How the token after the last one of a SequenceSlice is chosen.
+/// Choice of the token after the last one of a SequenceSlice.
 struct StepSampler {
   /// The request's settings. Where num_beams is above 1, nothing is chosen: `top` of the
   /// SequenceSlice gets the most probable tokens with their log-probabilities after penalties, bias
@@ -52,12 +52,12 @@ struct SequenceSlice {
   /// the token that the step launched before this one, which is still in flight, chooses for the
   /// sequence in sampler.slot. `sample` is then true and sampler.restart false.
   bool pending = false;
-  int64_t position = 0;            // of ids[0]; keys and values of all tokens before are cached
+  int64_t position = 0;            // index of ids[0]; keys and values of all before are cached
   std::span<const int32_t> pages;  // block table: tokens [64 i, 64 (i + 1)) lie in pages[i]
   int32_t adapter = -1;            // the slot of its adapter; -1: none
   int64_t kv_len() const { return position + static_cast<int64_t>(ids.size()); }
 
-  /// Whether the token after ids.back() is chosen.
+  /// True if the token after ids.back() is chosen.
   bool sample = false;
   /// So many of the last `ids` are drafts. The tokens after the one before them and after each of
   /// them are then chosen: `chosen` has 1 + drafts tokens, `top` as many rows, and
@@ -85,10 +85,10 @@ struct RunnerLimits {
   int64_t vocab_size = 0;
   int64_t max_context = 0;    // positions of the model
   int64_t num_pages = 0;      // pages 0 to num_pages - 1
-  int64_t max_tokens = 0;     // of a step
-  int64_t max_sequences = 0;  // of a step
+  int64_t max_tokens = 0;     // tokens of a step
+  int64_t max_sequences = 0;  // sequences of a step
   int64_t max_adapters = 0;   // slots 0 to max_adapters - 1
-  int64_t max_drafts = 0;     // of a step, of all sequences together
+  int64_t max_drafts = 0;     // drafts of a step, of all sequences together
   int64_t max_chunk = 0;      // tokens of prompts beside sequences that go on; 0: no such limit
   int64_t max_chosen() const { return max_sequences + max_drafts; }  // tokens of a step
 };
@@ -117,7 +117,7 @@ class StepRunner {
   virtual ~StepRunner() = default;
   virtual const RunnerLimits& limits() const = 0;
   virtual const GenerationMemoryPlan& memory_plan() const = 0;
-  /// Whether a step may be launched while another is in flight. It may then have sequences whose
+  /// True if a step may be launched while another is in flight. It may then have sequences whose
   /// last token is pending.
   virtual bool overlaps() const { return false; }
   /// Begins to store keys and values of the new tokens and to compute results. A token's results

@@ -21,7 +21,7 @@ struct BeamSettings {
 /// Candidates that each beam must offer: enough that num_beams of them do not end.
 int64_t candidates_per_beam(int64_t num_beams, size_t num_stop_ids, int64_t vocab_size);
 
-/// What a running beam offers.
+/// Candidates that a running beam offers, and its output so far.
 struct BeamOffer {
   std::span<const TokenLogprob> candidates;  // the most probable next tokens
   std::span<const int32_t> ids;              // its new tokens so far

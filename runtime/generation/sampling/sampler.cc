@@ -150,7 +150,7 @@ void Sampler::add_targets(const SequenceSlice& sequence, int32_t first_row) {
 }
 
 void Sampler::write_rows() {
-  // What does not fit at once is written later.
+  // Rows that do not fit at once are written later.
   if (rows_.size() <= static_cast<size_t>(shape_.rows)) last_ = write(rows_, inputs_.host_rows());
 }
 

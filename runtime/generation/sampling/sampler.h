@@ -23,14 +23,14 @@ namespace packhorse {
 /// Sizes of the stage.
 struct SamplerShape {
   int64_t rows = 0;       // rows of logits at once, and most tokens that a step chooses
-  int64_t num_slots = 0;  // of sequences
+  int64_t num_slots = 0;  // slots of sequences
   int64_t vocab_size = 0;
 
   int64_t mask_words() const { return ceil_div(vocab_size, 32); }
 };
 
-/// What is written before the encoder runs, or read after the next step has begun, and so shares no
-/// bytes with the scratch of a step.
+/// Buffers that are written before the encoder runs, or read after the next step has begun, and so
+/// share no bytes with the scratch of a step.
 struct LastingBuffers {
   CountBuffers counts;
   int32_t* bias_tokens = nullptr;  // [rows * kMostBiases]
@@ -39,14 +39,14 @@ struct LastingBuffers {
   char* results = nullptr;         // see ResultLayout in sampler.cc
 };
 LastingBuffers take_lasting_buffers(const SamplerShape& shape, Arena& arena);
-/// Of LastingBuffers::results.
+/// Bytes of LastingBuffers::results.
 size_t most_result_bytes(const SamplerShape& shape);
 
 struct SamplerBuffers {
   LastingBuffers lasting;
   LmScratch head;
   TensorView logits;          // [rows, vocab_size] float32
-  void* workspace = nullptr;  // of sampling
+  void* workspace = nullptr;  // scratch of sampling
 };
 
 /// Takes the buffers from the arena, both when it counts and when it carves. But for `lasting` they
@@ -70,7 +70,7 @@ class Sampler {
   void begin(const Step& step);
   /// Writes the rows of the step that StepInputs is writing, and uploads what they have besides.
   void write_rows();
-  /// Whether `choose` does all that the step wants: each of its sequences has one token, which is
+  /// True if `choose` does all that the step wants: each of its sequences has one token, which is
   /// row i of the batch for sequence i, and chooses one, and that is all.
   bool is_plain() const { return plain_; }
   bool wants_logprobs() const { return wants_logprobs_; }
@@ -80,7 +80,7 @@ class Sampler {
               const TensorView& hidden);
   /// Does what any step wants. Its rows of the last hidden state are `hidden`.
   void choose_all(const TensorView& hidden);
-  /// How much is to be fetched: of the step, or of any plain one.
+  /// Number of bytes to be fetched: of the step, or of any plain one.
   size_t result_bytes() const { return bytes_of(last_); }
   size_t plain_result_bytes(bool wants_logprobs) const {
     return bytes_of({.num_rows = 1, .num_top = 0, .wants_logprobs = wants_logprobs});
@@ -157,11 +157,11 @@ class Sampler {
   uint32_t* masks_ = nullptr;
   int32_t num_biases_ = 0;
   int32_t num_masks_ = 0;
-  RuleEffects effects_;  // of the row that is written
+  RuleEffects effects_;  // effects of rules on the row that is written
 
   // The step that is being launched.
   std::vector<Row> rows_;   // those that choose a token first
-  size_t num_sampled_ = 0;  // of them
+  size_t num_sampled_ = 0;  // rows that choose a token
   bool plain_ = false;
   bool wants_logprobs_ = false;  // a row that chooses a token, as the next one
   bool wants_top_ = false;

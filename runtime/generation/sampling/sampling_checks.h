@@ -9,7 +9,7 @@ namespace packhorse {
 /// `num_stop_ids`: tokens that end a sequence of the request.
 void check_sampling(const Sampling& sampling, size_t num_stop_ids, const RunnerLimits& limits);
 
-/// Likewise of options, with what every runner needs of them.
+/// Throws InvalidArgument naming the option that no runner can take, and what was expected.
 void check_options(const GenerationOptions& options);
 
 }  // namespace packhorse

@@ -1,4 +1,4 @@
-// How often each running sequence has had each token: what penalties are computed from.
+// Counts of the tokens that each running sequence has had: what penalties are computed from.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ struct CountBuffers {
 /// `counts` has to keep its values from step to step.
 CountBuffers take_count_buffers(int64_t num_slots, int64_t vocab_size, Arena& arena);
 
-/// Whether tokens are counted for a request.
+/// True if tokens are counted for a request: its settings have a penalty.
 inline bool has_penalties(const Sampling& sampling) {
   return sampling.repetition_penalty != 1 || sampling.presence_penalty != 0 ||
          sampling.frequency_penalty != 0;
@@ -47,7 +47,7 @@ class TokenCounts {
   const CountBuffers& buffers_;
   Ops& ops_;
   const std::unique_ptr<UploadBuffer> uploads_;
-  bool of_prompt_ = false;  // of what is gathered
+  bool of_prompt_ = false;  // whether what is gathered are tokens of a prompt
   std::vector<int32_t> ids_;
   std::vector<int32_t> slots_;
 };

@@ -21,7 +21,7 @@ void use_drafts(Speculation& speculation, SequenceSlice& step) {
   step.top = std::span(speculation.top).first(rows * speculation.num_top);
 }
 
-// Whether what follows the sequence's next token cannot be computed before the host has the token.
+// True if what follows the sequence's next token cannot be computed before the host has the token.
 // `may_draft`: sequences that draft may do so in the next step.
 bool needs_host(const Sequence& sequence, bool may_draft) {
   const Speculation* const drafts = sequence.speculation.get();
@@ -31,19 +31,19 @@ bool needs_host(const Sequence& sequence, bool may_draft) {
          (drafts != nullptr && (drafts->in_flight || (may_draft && drafts->length.drafts())));
 }
 
-// Whether the next step can have the sequence's last token, and no other one.
+// True if the next step can have the sequence's last token, and no other one.
 bool can_decode(const Sequence& sequence, bool may_draft) {
   return sequence.waits_for_token() &&
          (sequence.plain || sequence.pending == 0 || !needs_host(sequence, may_draft));
 }
 
-// Whether the page is there that the next token goes to. Of sequences without beams, none but its
-// own holds it.
+// True if the page that the next token goes to is there. A sequence without beams shares it with
+// no other one.
 bool has_place(const Sequence& sequence) {
   return sequence.computed < std::ssize(sequence.pages) * kPageTokens;
 }
 
-// What stands for a token that the host does not know yet.
+// Stands for a token that the host does not know yet.
 constexpr int32_t kPendingId = 0;
 
 }  // namespace
@@ -69,7 +69,7 @@ Scheduler::Scheduler(const RunnerLimits& limits, const GenerationOptions& option
 }
 
 void Scheduler::add(std::unique_ptr<Job> job) {
-  // Without a prefix cache, only the sequences of one request share pages.
+  // Sequences of one request alone share pages where there is no prefix cache.
   const uint64_t adapter = job->adapter == nullptr ? 0 : job->adapter->salt;
   const uint64_t shared = static_cast<uint64_t>(job->sampling.cache_salt) << 32 | adapter;
   job->salt = shares_prefixes_ ? shared : next_salt_++;
@@ -206,7 +206,7 @@ void Scheduler::build(const PlannedStep::Part& part, SequenceSlice& step) const 
   step.target_top = {};
   step.pending = sequence.pending > 0;
   step.drafts = part.drafts;
-  // What is pending is the only token of its sequence.
+  // A pending token is the only one of its sequence.
   step.ids = step.pending ? std::span(&kPendingId, 1) : tokens.subspan(position, count);
   step.position = sequence.computed;
   step.adapter = job.adapter_slot();

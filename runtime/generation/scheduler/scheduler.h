@@ -52,7 +52,7 @@ struct PlannedStep {
     Sequence* sequence = nullptr;
     uint64_t epoch = 0;
     int64_t count = 0;     // tokens
-    int64_t drafts = 0;    // of these, drafts: the last ones
+    int64_t drafts = 0;    // drafts among them: the last ones
     bool samples = false;  // SequenceSlice::sample
     /// False: it has given back its pages since, so that the step's results are not used.
     bool live() const { return sequence->epoch == epoch; }
@@ -60,7 +60,7 @@ struct PlannedStep {
   std::vector<PageCopy> copies;
   std::vector<Part> parts;
   std::vector<SequenceSlice> sequences;  // in the order of `parts`
-  std::vector<uint64_t> epochs;          // of the sequences that these were built for
+  std::vector<uint64_t> epochs;          // Sequence::epoch of each when it was built
   int64_t num_tokens = 0;
 };
 
@@ -108,7 +108,7 @@ class Scheduler {
   void check() const;
 
  private:
-  /// Whether a running sequence waits for its next token, be it that it sits out this step.
+  /// True if a running sequence waits for its next token, be it that it sits out this step.
   bool any_waits_for_token() const;
   void plan_decodes();
   void plan_drafts();
@@ -117,7 +117,7 @@ class Scheduler {
   void plan_starts();
   void plan_tokens(Sequence& sequence, int64_t count);
   void build(const PlannedStep::Part& part, SequenceSlice& step) const;
-  /// The same of a plain sequence that goes on, where `step` was built for it before.
+  /// Updates `step`, which was built before for this plain sequence, to the sequence's next token.
   static void build_next(const Sequence& sequence, SequenceSlice& step);
   PlannedStep& in_flight(size_t number) { return plans_[(oldest_ + number) % plans_.size()]; }
   /// The oldest step in flight is in flight no more, but its jobs do not know it yet.
@@ -151,7 +151,7 @@ class Scheduler {
   std::vector<int32_t> free_slots_;
 
   std::array<PlannedStep, StepRunner::kMostInFlight> plans_;
-  size_t oldest_ = 0;  // of plans_
+  size_t oldest_ = 0;  // index in plans_
   size_t num_in_flight_ = 0;
   PlannedStep* next_ = plans_.data();  // what is being planned
   int64_t budget_ = 0;                 // tokens that the step may still have

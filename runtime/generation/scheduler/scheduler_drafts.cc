@@ -69,8 +69,8 @@ void Scheduler::complete_drafts(Sequence& sequence, int64_t drafted, int64_t acc
   }
 }
 
-// Of a request that a model drafts for, pages are published when both models have computed them:
-// as far as the context of the draft model goes.
+// Pages of a request that a model drafts for are published when both models have computed them: as
+// far as the context of the draft model goes.
 int64_t Scheduler::publishable(const Sequence& sequence) const {
   if (!sequence.job->drafts_by_model) return sequence.committed;
   const int64_t drafted = sequence.speculation->computed;

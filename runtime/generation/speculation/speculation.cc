@@ -10,8 +10,8 @@ namespace {
 constexpr int64_t kFirstLength = 4;
 constexpr int64_t kFailuresBeforePause = 2;
 constexpr int64_t kLongestPause = 32;  // steps
-// Of a model: a draft is made where it is accepted with this probability, which is about what a
-// model of a third of the size costs.
+// Probability of being accepted from which on a model makes a draft. It is about what a model of a
+// third of the size costs.
 constexpr double kWorth = 0.4;
 constexpr double kFirstRate = 0.8;  // kFirstLength drafts
 constexpr double kMemory = 16;      // drafts that the rate is about

@@ -17,25 +17,26 @@
 
 namespace packhorse {
 
-/// How many tokens a sequence drafts: more while all are accepted, fewer where some are not, and
-/// none for a while after the first of several in a row was not. It counts, and looks at no clock.
+/// Number of tokens that a sequence drafts: more while all are accepted, fewer where some are not,
+/// and none for a while after the first of several in a row was not. It counts, and looks at no
+/// clock.
 class DraftLength {
  public:
   /// `by_model`: drafts cost time and are right at a steady rate, so that as many are made as are
   /// likely enough to be accepted together. Else they cost little, and come in runs.
   DraftLength(int64_t most, bool by_model);
-  /// Whether the next step may have drafts.
+  /// True if the next step may have drafts.
   bool drafts() const { return pause_ == 0; }
   /// Most drafts of the next step, which the sequence has a token in.
   int64_t next();
-  /// What became of the drafts of a step that had some.
+  /// Takes the outcome of a step that had drafts.
   void tell(int64_t drafted, int64_t accepted);
 
  private:
   int64_t most_;
   int64_t length_;
   bool by_model_;
-  double rate_;           // of a model's drafts that were accepted, lately
+  double rate_;           // share of a model's drafts that were accepted, lately
   int64_t failures_ = 0;  // steps in a row that nothing was accepted in
   int64_t pause_ = 0;     // steps without drafts that are left
 };
@@ -46,14 +47,13 @@ struct Speculation {
 
   DraftLength length;
   bool in_flight = false;            // a step with drafts has not been collected
-  std::vector<int32_t> input;        // of a step with drafts: the last token, and the drafts
+  std::vector<int32_t> input;        // rows of a step with drafts: the last token, and the drafts
   std::vector<TokenLogprob> chosen;  // from the rows of `input`
   std::vector<TokenLogprob> top;     // [input, num_top]
   size_t num_top = 0;
 
   std::optional<NgramIndex> ngrams;
-  /// Of a draft model: tokens of the text whose keys and values it has cached, and drafts after
-  /// these.
+  /// Tokens of the text whose keys and values a draft model has cached, and drafts after these.
   int64_t computed = 0;
   int64_t ahead = 0;
 };

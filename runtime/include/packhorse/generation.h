@@ -53,7 +53,8 @@ struct GenerationOptions {
   /// computed together with its last one. A draft counts where it equals the token that is chosen
   /// at its place, so that texts are the same bits as without. 0: none; at most kMostDraftTokens.
   int64_t draft_tokens = 0;
-  /// What drafts. Without a value: what followed the last tokens where they stood before.
+  /// The model that drafts. Without a value, drafts are what followed the last tokens where they
+  /// stood before.
   std::optional<DraftModel> draft_model;
 };
 
@@ -82,7 +83,7 @@ struct GeneratedSequence {
   std::vector<int32_t> ids;     // [N] the new tokens, the one that ended the sequence included
   std::vector<float> logprobs;  // [N] where Sampling::logprobs has a value
   std::vector<TokenLogprob> top_logprobs;  // [N, Sampling::logprobs] most probable first
-  float score = 0;                         // of a hypothesis of beam search
+  float score = 0;                         // beam search: score of the hypothesis
   FinishReason finish_reason = FinishReason::kNone;
   std::string error;  // why, where finish_reason is kError
 };
@@ -95,8 +96,8 @@ struct PromptLogprobs {
 
 struct GenerationUsage {
   int64_t prompt_tokens = 0;
-  int64_t cached_prompt_tokens = 0;  // of them, those that the first sequence had from the cache
-  int64_t new_tokens = 0;            // of all sequences
+  int64_t cached_prompt_tokens = 0;  // taken from the cache by the first sequence
+  int64_t new_tokens = 0;            // tokens of all sequences
   int64_t drafted_tokens = 0;        // for them; those that were accepted are among the new ones
   int64_t accepted_tokens = 0;
 };
@@ -132,15 +133,15 @@ class PACKHORSE_API GenerationRequest {
   virtual GenerationUsage usage() const = 0;
 };
 
-/// What a session uses, byte by byte.
+/// Memory that a session uses, byte by byte.
 struct GenerationMemoryPlan : MemoryPlan {
   PlannedAllocation adapters;  // slots of max_adapters adapters
   PlannedAllocation kv_cache;
-  PlannedAllocation draft_weights;  // of the draft model, as the next two
+  PlannedAllocation draft_weights;  // belong to the draft model, like the next two
   PlannedAllocation draft_arena;
   PlannedAllocation draft_kv_cache;  // as many tokens as the other
   int64_t kv_tokens = 0;             // tokens that the cache holds
-  size_t bytes_per_token = 0;        // of the cache, without that of the draft model
+  size_t bytes_per_token = 0;        // cache alone, without that of the draft model
   size_t total_bytes() const {
     return MemoryPlan::total_bytes() + adapters.bytes + kv_cache.bytes + draft_bytes();
   }
@@ -149,22 +150,22 @@ struct GenerationMemoryPlan : MemoryPlan {
   }
 };
 
-/// What the engine does at one moment, and what it has done since it was loaded.
+/// State of the engine at one moment, and counts of what it has done since it was loaded.
 struct GenerationStats {
   int64_t queued = 0;        // sequences that wait, preempted ones among them
   int64_t running = 0;       // sequences that run
-  int64_t pages = 0;         // of the cache: the sum of the next three
+  int64_t pages = 0;         // pages of the cache: the sum of the next three
   int64_t pages_used = 0;    // held by running sequences
   int64_t pages_cached = 0;  // held by nobody, kept for prompts that begin alike
   int64_t pages_free = 0;
   int64_t steps = 0;
-  int64_t computed_tokens = 0;  // of prompts, of output, drafts, and those computed again
+  int64_t computed_tokens = 0;  // tokens of prompts and output, drafts, and those computed again
   int64_t new_tokens = 0;
   int64_t preemptions = 0;
   int64_t prefix_hit_tokens = 0;  // tokens that were taken from the cache instead of computed
   int64_t finished_requests = 0;
   int64_t drafted_tokens = 0;   // that steps have computed behind the last token of a sequence
-  int64_t accepted_tokens = 0;  // of them, those that were right and saved a step
+  int64_t accepted_tokens = 0;  // drafts that were right and saved a step
   /// Seconds that the engine's thread has spent otherwise than in waiting: for steps that run on a
   /// device, or for requests. The CPU's steps are computed in this time.
   double host_s = 0;

@@ -35,7 +35,7 @@ struct PACKHORSE_API PackedTokens {
 struct PackedLimits {
   int64_t max_tokens = 0;
   int64_t max_sequences = 0;
-  int64_t max_seqlen = 0;  // of the longest sequence
+  int64_t max_seqlen = 0;  // tokens of the longest sequence
   int64_t vocab_size = 0;  // ids lie in [0, vocab_size)
   int64_t type_vocab_size = 0;
   int64_t num_positions = 0;  // position_ids lie in [0, num_positions)

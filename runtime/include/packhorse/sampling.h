@@ -1,4 +1,4 @@
-// How the next token of a generated text is chosen, and when the text ends.
+// Settings that say how the next token of a generated text is chosen, and when the text ends.
 #pragma once
 
 #include <cstdint>
@@ -66,7 +66,7 @@ struct Sampling {
   /// Logits of tokens of the prompt and of the output are divided (positive ones) or multiplied.
   float repetition_penalty = 1;
   float presence_penalty = 0;   // subtracted from the logit of each token that the output has
-  float frequency_penalty = 0;  // the same, as often as the output has it
+  float frequency_penalty = 0;  // subtracted from it as often as the output has the token
   std::vector<std::pair<int32_t, float>> logit_bias;  // added to the logits of these tokens
   std::vector<int32_t> allowed_ids;                   // only these may be chosen; empty: all
 
@@ -86,7 +86,7 @@ struct Sampling {
   std::vector<int32_t> forced_eos_token_id;
   std::optional<LengthDecay> exponential_decay_length_penalty;
 
-  std::shared_ptr<TokenMask> mask;  // of this request alone; null: none
+  std::shared_ptr<TokenMask> mask;  // for this request alone; null: none
 
   /// A sequence ends with the first of these, or of GenerationOptions::eos_ids, that it chooses;
   /// the token is its last.
@@ -101,8 +101,8 @@ struct Sampling {
   /// Log-probabilities of the chosen tokens (0), and of the k most probable ones (k), under the
   /// model's own distribution: before penalties, masks and temperature. Without a value: none.
   std::optional<int64_t> logprobs;
-  /// The same of the prompt's tokens, each after those before it; the first has none. Such a prompt
-  /// is computed whole, whatever the prefix cache holds of it.
+  /// Log-probabilities of the prompt's tokens, as `logprobs` says, each after those before it; the
+  /// first has none. Such a prompt is computed whole, whatever the prefix cache holds of it.
   std::optional<int64_t> prompt_logprobs;
 
   /// Tokens that are drafted for each sequence in a step at most, up to

@@ -30,7 +30,7 @@ struct SessionOptions {
   bool pin_threads = false;     // whether each CPU worker stays on one core of the affinity mask
   /// Bytes of weights and arena together. If the model needs more, loading throws OutOfMemory.
   std::optional<size_t> memory_limit;
-  /// How many runs may have results on the device at the same time. Ignored on the CPU.
+  /// Number of runs that may have results on the device at the same time. Ignored on the CPU.
   int output_slots = 2;
   /// The number of rows of the largest PackedTokens::prediction_rows. If it is 0, weights that only
   /// `predictions` needs are not loaded.

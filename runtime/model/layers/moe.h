@@ -26,7 +26,7 @@ struct RouterWeights {
   const float* state_scale = nullptr;  // [router_size]; null unless RouterSpec::takes_state
   NormWeight norm;
   LinearWeight first;   // [router_size, router_size]
-  LinearWeight second;  // the same
+  LinearWeight second;  // [router_size, router_size]
   LinearWeight output;  // [num_classes, router_size]
   const float* balance = nullptr;
   int32_t num_classes = 0;

@@ -21,8 +21,8 @@ struct SelfAttentionWeights {
   /// Query, key and value in one layer: [(num_heads + 2 num_kv_heads) head_dim, E].
   LinearWeight qkv;
   LinearWeight output;       // [E, num_heads * head_dim]
-  NormWeight query_norm;     // of each head, if the spec has qk_norm
-  NormWeight key_norm;       // the same
+  NormWeight query_norm;     // norm of each query head, if the spec has qk_norm
+  NormWeight key_norm;       // norm of each key head, likewise
   TensorView position_keys;  // [num_relative, H d], computed at load for disentangled attention
   TensorView position_queries;
   float context_scale = 0;  // AttentionArgs::out_scale, where `output` is kFloat8

@@ -49,7 +49,7 @@ struct StackWeights {
   bool float8 = false;  // whether the first layers of blocks are kFloat8, and so take Float8Rows
   std::optional<ConvolutionWeights> convolution;
   NormWeight final_norm;  // only in pre-norm models
-  ResidualScales scales;  // of the embeddings, which have no residual
+  ResidualScales scales;  // scales of the embeddings, which have no residual
   ScoreTerm score_term;
   std::vector<const float*> rope_frequencies;  // [dims / 2] of each of StackSpec::ropes
 };
@@ -62,7 +62,7 @@ struct LayerBuffers {
   TensorView hidden;                  // [T, E]
   TensorView normed;                  // [T, E] normalised input of a pre-norm block
   Float8Rows quantized;               // [T, E] input of a block whose first layer is kFloat8
-  std::vector<TensorView> rotations;  // of each of StackSpec::ropes
+  std::vector<TensorView> rotations;  // one for each of StackSpec::ropes
   ConvolutionBuffers convolution;
   float* adapted_ranks = nullptr;  // LoraArgs::workspace, of any layer
   // Used inside blocks of one kind, which all layers share.

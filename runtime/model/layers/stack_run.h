@@ -12,7 +12,7 @@ namespace packhorse {
 
 /// One block of one layer.
 struct Block {
-  size_t layer;  // of the stack
+  size_t layer;  // index in StackSpec::layers
   size_t set;    // LayerSpec::weights
   const BlockSpec& spec;
   const BlockWeights& weights;

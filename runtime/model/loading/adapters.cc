@@ -148,7 +148,7 @@ class AdapterReader {
   const StackSpec& spec_;
   const WeightSource& source_;
   const TensorReader reader_;
-  Arena arena_;  // of which nothing is taken
+  Arena arena_;  // empty: nothing is taken of it
   const LayerPacker packer_;
   const DType dtype_;
   const int64_t max_rank_;

@@ -98,7 +98,7 @@ std::vector<float> Float8Layers::largest(const std::string& norm, const float* w
 
 float Float8Layers::attention_scale(int64_t index, const float* values, int64_t rows,
                                     int64_t columns, const float* bias) const {
-  std::vector<std::string> norms;  // of all layers that have these weights
+  std::vector<std::string> norms;  // norms before all layers that have these weights
   for (size_t i = 0; i < spec_.layers.size(); ++i) {
     if (spec_.layers[i].weights != index) continue;
     const std::string norm = norm_before(i).value();
@@ -118,7 +118,7 @@ float Float8Layers::inner_scale(int64_t index, const float* up, int64_t rows, in
   const bool shared = !spec_.pre_norm() || block.norm == BlockNorm::kShared;
   const std::string norm = concat("layers.", index, shared ? ".attention.norm" : ".ffn.norm");
   const std::vector<float> outputs = largest(norm, up, rows, columns, bias);
-  float bound = 1;  // of activations that are not below |x|
+  float bound = 1;  // covers activations that are not below |x|
   if (!std::get<FeedForwardSpec>(block.kind).gated) {
     bound = std::max(bound, *std::max_element(outputs.begin(), outputs.end()));
   } else {

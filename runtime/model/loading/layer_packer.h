@@ -68,7 +68,7 @@ struct DenseLayout {
   std::string name;
   std::vector<Part> parts;
   int64_t out_features = 0;  // as stored
-  Spread columns;            // of the source
+  Spread columns;            // columns of the source
   int64_t in_features = 0;   // as stored
   std::vector<FusedTensor> fused = {};
 };
@@ -76,7 +76,7 @@ struct DenseLayout {
 /// The rows gamma * z + beta that a norm gives, as far as its weights say.
 struct NormedRows {
   std::vector<float> gamma;
-  std::vector<float> beta;  // of the same size
+  std::vector<float> beta;  // as many as `gamma`
 };
 
 /// Is shown the weight of a layer as it is packed, [out_features, in_features], and its biases, or

@@ -55,7 +55,7 @@ struct AttentionSpec {
   bool qkv_bias = true;
   bool key_bias = true;  // also of the projection of positions to keys
   bool output_bias = true;
-  std::optional<float> scale;  // of products of queries and keys; default 1 / sqrt(head_dim)
+  std::optional<float> scale;  // factor of query-key products; default 1 / sqrt(head_dim)
   float soft_cap = 0;          // AttentionArgs::soft_cap
 
   bool operator==(const AttentionSpec&) const = default;

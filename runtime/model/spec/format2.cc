@@ -260,7 +260,7 @@ class StackParser {
   Fields fields_;
   StackSpec& stack_;
   std::optional<MoeSpec> moe_;  // the last one so far
-  int64_t experts_ = 0;         // of all layers so far
+  int64_t experts_ = 0;         // experts of all layers so far
 };
 
 }  // namespace

@@ -8,7 +8,7 @@
 namespace packhorse {
 namespace {
 
-constexpr size_t kMaxDepth = 32;  // of the JSON
+constexpr size_t kMaxDepth = 32;  // levels of the JSON
 
 // The decoder of a language model reads what the tables of embeddings have the width of.
 void check_lm(const Spec& spec) {

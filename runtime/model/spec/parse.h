@@ -9,12 +9,12 @@ namespace packhorse {
 
 // Limits that no model comes near, low enough that no product of sizes overflows 64 bits.
 inline constexpr int64_t kMaxHidden = int64_t{1} << 20;
-inline constexpr int64_t kMaxRows = int64_t{1} << 26;  // of a table; tokens of a sequence
+inline constexpr int64_t kMaxRows = int64_t{1} << 26;  // rows of a table; tokens of a sequence
 inline constexpr int64_t kMaxIntermediate = int64_t{1} << 24;
 inline constexpr int64_t kMaxLayers = int64_t{1} << 12;
 inline constexpr int64_t kMaxDistance = int64_t{1} << 24;
 inline constexpr int64_t kMostExperts = 1024;
-inline constexpr int64_t kMostExpertsTogether = int64_t{1} << 17;  // of all layers
+inline constexpr int64_t kMostExpertsTogether = int64_t{1} << 17;  // experts of all layers
 
 /// Stacks and max_seqlen, of a document of either format. `fields`: the whole document.
 void parse_format1(Fields& fields, Spec& spec);

@@ -21,7 +21,7 @@ namespace packhorse {
 struct ClassifierSpec {
   enum class Input : uint8_t { kPooler, kCls, kMean, kLast, kTokens };
   Input input = Input::kCls;
-  int32_t padding_id = -1;  // of kLast: PoolArgs::skipped_id
+  int32_t padding_id = -1;  // kLast: PoolArgs::skipped_id
   int64_t num_labels = 0;
   std::optional<Activation> dense;  // activation of a preceding dense layer, if there is one
   bool dense_bias = true;
@@ -46,7 +46,7 @@ struct MaskedLmSpec {
 /// soft_cap) for z = scale * decoder(projection(x)).
 struct LmSpec {
   bool tied = false;        // the decoder is the table of words
-  bool bias = false;        // of the decoder
+  bool bias = false;        // the decoder has one
   bool projection = false;  // a dense layer from the hidden size to the width of the tables
   float scale = 1;
   float soft_cap = 0;  // 0: logits are not capped
@@ -86,7 +86,7 @@ struct StemSpec {
   int64_t vocab_size = 0;
   int64_t embedding_size = 0;        // number of columns of the tables
   float embedding_scale = 1;         // multiplies the rows of the table of words
-  std::optional<DType> table_dtype;  // of the table of words in the files, if that is 16 bits
+  std::optional<DType> table_dtype;  // dtype of the table of words in the files, if it is 16 bits
   bool projection = false;           // whether a dense layer maps that width to the hidden size
   bool projection_bias = true;
   bool positions_after_projection = false;  // their table then has hidden_size columns
@@ -144,7 +144,7 @@ struct StackSpec {
   NormPlacement norm_placement = NormPlacement::kPost;
   bool residual_scales = false;  // pre-norm: whether residuals are as AddScaledArgs says
   ConvolutionSpec convolution;
-  ScoreTermSpec score_term;     // of all layers
+  ScoreTermSpec score_term;     // term of all layers
   std::vector<RopeSpec> ropes;  // AttentionSpec::rope is an index; all have the same dims
   std::vector<LayerSpec> layers;
 

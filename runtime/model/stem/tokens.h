@@ -19,7 +19,7 @@ struct StemWeights {
   TensorView type_table;
   NormWeight norm;
   std::optional<LinearWeight> projection;
-  DType dtype = DType::kFloat32;  // of activations
+  DType dtype = DType::kFloat32;  // dtype of activations
 
   /// The width of the tables as stored.
   int64_t columns() const {

@@ -19,7 +19,7 @@ struct Machine {
   int devices = 1;
   int major = 9;
   int minor = 0;
-  cudaError_t error = cudaSuccess;  // of counting devices
+  cudaError_t error = cudaSuccess;  // result of counting devices
 };
 
 Machine machine;

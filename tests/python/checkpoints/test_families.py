@@ -15,7 +15,7 @@ from packhorse_weights.spec import from_layer, is_causal, stack_of
 
 
 def described(config: dict[str, Any]) -> dict[str, Any]:
-    """What a family says of its config, of which `from_layer` makes the spec."""
+    """Returns what a family says of its config, of which `from_layer` makes the spec."""
     wrapped = Config(config, "config.json")
     model_type, family = find_architecture(wrapped)
     return family.spec(model_type, wrapped)

@@ -97,7 +97,7 @@ def test_idle_sessions_use_no_cpu(make_model: ModelMaker) -> None:
     workers = new_tasks({threading.get_native_id()})
 
     def nanoseconds() -> dict[int, int]:
-        """How long each worker has been on a processor."""
+        """Time that each worker has been on a processor."""
         paths = {task: Path(f"/proc/self/task/{task}/schedstat") for task in workers & task_ids()}
         return {task: int(path.read_text().split()[0]) for task, path in paths.items()}
 

@@ -77,7 +77,7 @@ def test_the_policy_lets_nothing_in_but_the_servers_own(client: Client) -> None:
 
 
 class Parts(HTMLParser):
-    """What a page loads, and what in it a policy would keep from working."""
+    """Collects what a page loads, and what in it a policy would keep from working."""
 
     def __init__(self) -> None:
         super().__init__()

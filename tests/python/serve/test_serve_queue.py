@@ -190,7 +190,7 @@ def test_too_much_is_refused_with_a_time_to_come_back(runner: PartRunner, put: P
     put(queue, "b", [1])
 
     queue = queue_of(max_tokens=100)
-    put(queue, "a", [900])  # of an empty queue: whatever it has, it can be run
+    put(queue, "a", [900])  # an empty queue takes it: whatever it has, it can be run
     with pytest.raises(ServeError, match="overloaded"):
         put(queue, "a", [1])
 

@@ -16,7 +16,7 @@ from snippets import ROOT, Snippet, find_snippets, parse
 for package in PACKAGES:
     pytest.importorskip(package)
 
-ADDRESS = "localhost:8000"  # of the page
+ADDRESS = "localhost:8000"  # as the page writes it
 OTHERS = {"ranker": "reranker", "tagger": "tagger"}
 PAGE = "docs/serve.md"
 CLIENTS = (ROOT / PAGE).read_text(encoding="utf-8").partition("\n## The page\n")[0]
@@ -39,7 +39,7 @@ def client(minilm: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[C
 
 
 def packages(snippet: Snippet) -> list[str]:
-    """What it imports."""
+    """Lists the packages that a snippet imports."""
     imported = []
     for node in ast.walk(parse(snippet)):
         if isinstance(node, ast.ImportFrom):
@@ -70,7 +70,7 @@ def test_client(snippet: Snippet, client: Client, monkeypatch: pytest.MonkeyPatc
         return
     for name in packages(snippet):
         pytest.importorskip(name)
-    # What conftest.py keeps from the hub may still ask this machine.
+    # Clients that conftest.py keeps from the hub may still ask this machine.
     if "huggingface_hub" in packages(snippet):
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     exec(compile(text, snippet.name, "exec"), {"__name__": "snippet"})

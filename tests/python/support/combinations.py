@@ -25,7 +25,7 @@ def every_pair(sizes: Sequence[int]) -> list[tuple[int, ...]]:
     }
 
     def gain(row: Mapping[int, int], axis: int, index: int) -> int:
-        """How many pairs that are left the index makes with those of the row."""
+        """Counts the pairs left that the index makes with those of the row."""
         return sum(
             ((a, i, axis, index) if a < axis else (axis, index, a, i)) in left
             for a, i in row.items()

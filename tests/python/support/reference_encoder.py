@@ -232,7 +232,7 @@ def encoder(
     if stack.get("residual_scales"):
         x = (x + tensors["embeddings.shift"]) * tensors["embeddings.scale"]
     entered = x
-    state: Any = None  # of routers
+    state: Any = None  # state of routers, from layer to layer
     shared: dict[str, Any] = {}  # options of attention in all layers
     term = stack.get("score_term", {})
     if term.get("kind") == "alibi":

@@ -63,7 +63,7 @@ class _Sizes:
     def __init__(self, config: Config) -> None:
         self._where = config.where
         self._layers: dict[int, _LayerSizes] = {}  # by the number of their weights
-        self._alike: _LayerSizes | None = None  # of all layers, in format 1
+        self._alike: _LayerSizes | None = None  # sizes of all layers, in format 1
         if "stacks" in config.fields:
             stacks = config.section("stacks")
             names = list(stacks.fields)

@@ -137,9 +137,9 @@ def find_settings(place: Path, model: Path, built: BuiltTokenizer | None) -> Set
 
 
 def read_tokenizer(folder: Path) -> dict[str, Any] | None:
-    """What the tokenizer.json of a model folder holds, or would hold (of a GGUF file, too); None
-    where there is none, or none can be made. Raises CheckpointError for a tokenizer.json that
-    cannot be read."""
+    """Reads the tokenizer.json of a model folder, or makes the one that it would hold (of a GGUF
+    file, too); None where there is none, or none can be made. Raises CheckpointError for a
+    tokenizer.json that cannot be read."""
     if folder.is_file():
         return open_tokenizer(folder).tokenizer
     path = folder / "tokenizer.json"

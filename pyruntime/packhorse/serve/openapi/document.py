@@ -133,7 +133,7 @@ OPERATIONS = (
     Operation("get", "/", _SERVER, "A page to try the models", None, page=True),
     Operation("get", "/page/{name}", _SERVER, "A file of the page", None, page=True),
     Operation("get", "/health", _SERVER, "Health of the models", None),
-    Operation("get", "/ping", _SERVER, "The same", None),
+    Operation("get", "/ping", _SERVER, "Health of the models, as /health says", None),
     Operation("get", "/ready", _SERVER, "Readiness for a request", None),
     Operation("get", "/metrics", _SERVER, "Metrics, for Prometheus", None),
     Operation("get", "/openapi.json", _SERVER, "This document", None),

@@ -44,7 +44,7 @@ _SAMPLING: dict[str, Schema] = {
     "allowed_token_ids": optional(array(TOKEN_ID, 1)),
     "ignore_eos": optional(FLAG),
     "n": optional({"type": "integer", "minimum": 1, "maximum": 128}),
-    "best_of": optional({"type": "integer", "minimum": 1, "description": "As n, or left out."}),
+    "best_of": optional({"type": "integer", "minimum": 1, "description": "Equals n, if given."}),
     "max_tokens": optional(COUNT),
     "max_completion_tokens": optional({"type": "integer", "minimum": 1}),
     "n_predict": optional({"type": "integer", "minimum": -1}),

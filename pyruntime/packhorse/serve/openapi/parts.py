@@ -1,4 +1,4 @@
-"""What JSON schemas are made of."""
+"""Building blocks of JSON schemas."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ INTEGER: Schema = {"type": "integer"}
 COUNT: Schema = {"type": "integer", "minimum": 0}
 FLAG: Schema = {"type": "boolean"}
 NULL: Schema = {"type": "null"}
-# Of protocols that name the model.
+# The field in protocols that name the model.
 MODEL: Schema = {"type": ["string", "null"], "description": "A model's name; null: the first."}
 # The number of tokens that are kept of a text; -1: as many as the model takes.
 KEPT: Schema = {"anyOf": [{"type": "integer", "minimum": 1}, {"enum": [-1]}]}
@@ -68,7 +68,7 @@ def request(required: dict[str, Schema], more: dict[str, Schema], effectless: Ef
 
 
 def closed(required: dict[str, Schema], more: dict[str, Schema] | None = None) -> Schema:
-    """The same, without any others: of answers."""
+    """An answer: an object with some fields, `more` that may be left out, and no others."""
     return {**thing(required, more), "additionalProperties": False}
 
 

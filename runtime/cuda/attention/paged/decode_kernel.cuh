@@ -322,7 +322,8 @@ __global__ void __launch_bounds__(Tiles::Traits::kThreads, Tiles::Traits::kBlock
   int page = 0;
   bool more = true;
   bool shares = false;  // whether the merge of the last unit's slab is shared
-  // What TMA copies has to be older than this step, or to have been written by the kernels before.
+  // Keys and values that TMA copies have to be older than this step, or to have been written by the
+  // kernels before, for which this waits.
   if (Attention::Traits::kTma && params.args.k.data == nullptr) wait_for_previous_kernel();
   // A turn computes a unit, and brings the next one. It starts with nothing to compute.
   for (int unit = -1; more; ++unit) {

@@ -135,7 +135,7 @@ struct Float8DecodeTraits : DecodeTraits<kDim, kRows> {
     float keys[Base::kWarps][Base::kKeys];
     float values[Base::kWarps][Base::kKeys];
   };
-  static constexpr size_t kScalesAt = round_up(Base::kSharedBytes, 16);  // of shared memory
+  static constexpr size_t kScalesAt = round_up(Base::kSharedBytes, 16);  // offset in shared memory
   static constexpr size_t kSharedBytes = kScalesAt + sizeof(Scales);
   static constexpr bool kTmaHelps = false;
   static constexpr bool kTma = false;

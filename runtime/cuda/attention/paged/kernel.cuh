@@ -75,7 +75,7 @@ struct PagedKernelParams {
   }
 };
 
-/// What the kernels are given, without a workspace.
+/// Parameters of the kernels, without a workspace.
 inline PagedKernelParams paged_kernel_params(const AttentionArgs& args, const DeviceCaps& caps) {
   PagedKernelParams params{.args = args, .window = key_window(args.mask)};
   params.sm_count = caps.sm_count;

@@ -29,7 +29,7 @@ using Prefill = PagedTiles<T, PagedTraits<kDim, kPrefillWarps>>;
 template <class T, int kDim, int kRows>
 using Decode = DecodeTiles<T, DecodeTraits<kDim, kRows>>;
 
-// Whether the kernel for few rows finds room on the device.
+// True if the kernel for few rows finds room on the device.
 bool decode_fits(const AttentionArgs& args, const DeviceCaps& caps) {
   const size_t bytes =
       args.pages.key_scales ? decode_float8_shared_bytes(args) : decode_shared_bytes<Decode>(args);

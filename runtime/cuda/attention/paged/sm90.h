@@ -5,7 +5,7 @@
 
 namespace packhorse::cuda {
 
-/// Whether launch_attention_pages_sm90 takes these arguments: heads of up to 128 columns, of which
+/// True if launch_attention_pages_sm90 takes these arguments: heads of up to 128 columns, of which
 /// one key/value head is shared by no more query heads than a block has rows; and counters.
 bool attention_pages_sm90_supported(const AttentionArgs& args, const PagedLaunch& how);
 

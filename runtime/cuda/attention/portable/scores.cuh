@@ -30,7 +30,7 @@ struct PortableParams {
   AttentionArgs args;
   KeyWindow window;
   KeyLengths lengths;
-  float out_factor = 0;  // of results in e4m3: 1 / args.out_scale
+  float out_factor = 0;  // multiplies results in e4m3: 1 / args.out_scale
 
   __device__ int sequences() const {
     return args.queries.counts == nullptr ? static_cast<int>(args.queries.num_sequences)

@@ -8,7 +8,7 @@
 
 namespace packhorse::cuda {
 
-/// Whether the warps take the short sequences of a layer: heads of up to kWarpHeadDim columns that
+/// True if the warps take the short sequences of a layer: heads of up to kWarpHeadDim columns that
 /// attention_sm90_supported takes, too. This depends on the layer and never on the batch.
 inline bool attention_warps_take(const AttentionArgs& args) {
   return args.head_dim <= kWarpHeadDim && args.term.kind != ScoreTermKind::kDisentangled;

@@ -78,7 +78,7 @@ void launch_attention_kernel(const AttentionArgs& p, const AttentionLaunch& laun
                 p.num_heads,          1,
                 launch.short_tokens};
   if (p.mask.causal) {
-    constexpr int64_t kCacheBytes = 24 << 20;  // of keys and values that stay in the L2 cache
+    constexpr int64_t kCacheBytes = 24 << 20;  // keys and values that stay in the L2 cache
     const int64_t head_bytes = p.keys.max_seqlen * p.head_dim * 4 + 1;
     const int64_t heads = std::max<int64_t>(1, kCacheBytes / head_bytes) * args.q_heads_per_kv_head;
     args.batch.heads_in_group = static_cast<int32_t>(std::min<int64_t>(heads, p.num_heads));

@@ -31,7 +31,7 @@ struct GemmSkinnyTile {
   bool weight_at_once;
   int64_t shared_bytes;
 
-  constexpr int warps() const { return ceil_div(features, 16); }  // of each part
+  constexpr int warps() const { return ceil_div(features, 16); }  // warps of each part
 };
 
 /// Eight warps have 16 features of a part each.

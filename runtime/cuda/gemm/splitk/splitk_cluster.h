@@ -22,8 +22,8 @@ inline bool is_clustered(const GemmParams& params) {
          (params.rotation.positions == nullptr || params.residual == nullptr);
 }
 
-/// How many clusters of `parts` blocks run at once. The driver is asked once for each number of
-/// parts, and its answer for the device of that call is taken for all devices: a tile is only
+/// Number of clusters of `parts` blocks that run at once. The driver is asked once for each number
+/// of parts, and its answer for the device of that call is taken for all devices: a tile is only
 /// slower where another one has fewer. Throws RuntimeError.
 ClustersAtOnce clusters_at_once(int parts, const DeviceCaps& caps);
 

@@ -61,7 +61,8 @@ struct GemmW4a16Skinny {
     return w4a16_stage_bytes(args.tile, splits(), args.layout.block_bytes);
   }
   __device__ int tiles() const { return ceil_div(args.layout.strips, args.tile.strips); }
-  /// How many blocks a part of the sum has in its stage `i`: none where the part is a shorter one.
+  /// Number of blocks that a part of the sum has in its stage `i`: none where the part is a shorter
+  /// one.
   __device__ int blocks_of(int part, int i) const {
     const int of_part = min(args.split.blocks, args.layout.blocks - part * args.split.blocks);
     return max(0, min(args.tile.depth, of_part - i * args.tile.depth));

@@ -93,9 +93,10 @@ inline W4a16SkinnyTile w4a16_skinny_tile(const GemmParams& p) {
 /// It is asynchronous on `stream`, allocates nothing and may be captured into a graph; the rules
 /// are those of launch_gemm_sm90. Throws RuntimeError.
 void launch_gemm_w4a16_skinny(const GemmParams& params, const KernelStream& stream);
-/// Likewise of any number of rows, by wgmma.
+/// Launches the product of any number of rows, by wgmma, by the rules of launch_gemm_w4a16_skinny.
 void launch_gemm_w4a16_many(const GemmParams& params, const KernelStream& stream);
-/// Likewise on compute capability 8.0 and later; no gate, no rotation.
+/// Launches the product of any number of rows on compute capability 8.0 and later, by the rules of
+/// launch_gemm_w4a16_skinny; no gate, no rotation.
 void launch_gemm_w4a16_portable(const GemmParams& params, const KernelStream& stream);
 
 }  // namespace packhorse::cuda
