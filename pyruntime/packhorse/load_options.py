@@ -116,7 +116,8 @@ class LoadOptions:
         "number of tokens of the largest batch that `run` takes. For a session that generates: "
         "number of tokens of one step, pieces of all prompts and running sequences together. None: "
         "8192, or 2048 for a session that generates",
-        "Tokens of the largest batch, by default 8192; of one step of generation, 2048.",
+        "Tokens of the largest batch, by default 8192 or those of the longest text; of one step "
+        "of generation, 2048.",
         group=BATCH,
         setting="max_batch_tokens",
         speed=True,
