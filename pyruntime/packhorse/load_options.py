@@ -116,8 +116,8 @@ class LoadOptions:
         "number of tokens of the largest batch that `run` takes. For a session that generates: "
         "number of tokens of one step, pieces of all prompts and running sequences together. None: "
         "8192, or 2048 for a session that generates",
-        "Tokens of the largest batch; by default 8192, or what the longest text takes; or 2048 of "
-        "one step of a model that generates.",
+        "Tokens of the largest batch, by default 8192 or those of the longest text; of one step "
+        "of generation, 2048.",
         group=BATCH,
         setting="max_batch_tokens",
         speed=True,
@@ -127,7 +127,7 @@ class LoadOptions:
         "sequences",
         "number of sequences of the largest batch, or of sequences that are generated at once. "
         "None: 256, or 64 for a session that generates, but not more than `max_tokens`",
-        "Sequences of the largest batch; by default 256, or 64 that are generated at once.",
+        "Sequences of the largest batch, by default 256; generated at once, 64.",
         group=BATCH,
         speed=True,
     )
@@ -175,7 +175,7 @@ class LoadOptions:
         "rows",
         "largest number of rows for which one run makes predictions of the language model, masked "
         "or causal; with 0 the head for them is not loaded",
-        "Most masks of a batch that a masked language model fills; 64 by default, 0: it only "
+        "Most masks of a batch that a masked language model fills, 64 in the server. 0: it only "
         "embeds.",
         least=0,
         suits="fill_mask",
@@ -192,8 +192,7 @@ class LoadOptions:
     attention_algorithm: AttentionAlgorithm = option(
         "auto",
         "the algorithm on CUDA devices, as `packhorse.ops.attention` names it",
-        "Attention on a GPU: hopper, online, short, grouped or bytetransformer; by default the "
-        "fastest that the device has.",
+        "Attention on a GPU: hopper, online, short, grouped, bytetransformer or auto.",
         metavar="NAME",
     )
     pooling: Pooling | Sequence[Pooling] | None = option(
@@ -228,8 +227,7 @@ class LoadOptions:
         "tokens",
         "length of the longest sequence that the session takes, prompt and output of one that "
         "generates together; None: what the model takes, which is the most that may be asked for",
-        "Longest text that the session takes, prompt and output together; by default the model's "
-        "own limit.",
+        "Longest text, prompt and output together; by default the model's limit.",
         group=MACHINE,
         reads=True,
     )
@@ -242,9 +240,8 @@ class LoadOptions:
         "(docs/generation.md#the-cache); models with files of sentence-transformers, and those "
         "that are loaded with `reranker`, `pooling`, `normalize` or `max_predictions`, do not "
         "(docs/generation.md)",
-        "Tokens that the cache of keys and values holds; by default what the texts that run at "
-        "once usually need, within the memory that is free. 0: the model embeds and does not "
-        "generate.",
+        "Tokens that the cache of keys and values holds; by default chosen by the memory that is "
+        "free. 0: the model does not generate.",
         group=GENERATION,
         least=0,
         suits="generate",
@@ -264,7 +261,7 @@ class LoadOptions:
         "adapters",
         "number of LoRA adapters that a session that generates may have at once "
         "(`GenerationSession.add_adapter`); their memory is planned",
-        "Most LoRA adapters that a model has at once; by default those it is started with.",
+        "Most LoRA adapters at once; by default those it is started with.",
         least=0,
         suits="generate",
         refusal="adapters are supported where a model generates; merge the adapter into the model",
@@ -310,7 +307,7 @@ class LoadOptions:
         'dtype of keys and values in the cache of a session that generates: "float8" (e4m3 with a '
         "scale for each token and head of keys), or None for the dtype of the activations "
         "(docs/generation.md)",
-        "Keys and values of a model that generates: float8; by default as its activations.",
+        "Keys and values in the cache: float8; by default as the activations.",
         group=GENERATION,
         metavar="DTYPE",
         suits="generate",
@@ -407,7 +404,7 @@ class TextLoadOptions(LoadOptions):
         "lets a model that generates do so as its generation_config.json says where a call says "
         "nothing else. False: by the defaults of `Sampling`; the tokens that end a text still "
         "count",
-        "Generate as the model's generation_config.json says where nothing else is said.",
+        "Follow the model's generation_config.json where nothing else is said.",
         group=GENERATION,
         check=check_switch,
     )

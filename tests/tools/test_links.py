@@ -1,4 +1,4 @@
-"""Links from page to page: the file is there, and so is the heading."""
+"""Links from page to page, and files that pages for developers name: they are there."""
 
 from __future__ import annotations
 
@@ -16,6 +16,27 @@ PAGES = [
     ROOT / "examples" / "README.md",
     ROOT / "tests" / "emulated" / "README.md",
 ]
+
+# Pages that say where to look, and the folders from which they name files.
+GUIDES = [ROOT / "CONTRIBUTING.md", ROOT / "docs" / "developer" / "architecture.md"]
+ROOMS = [
+    ROOT / name
+    for name in (
+        ".",
+        "pyruntime/packhorse",
+        "pyruntime/packhorse/serve",
+        "weights_tools",
+        "weights_tools/packhorse_weights",
+        "runtime",
+        "runtime/cpu",
+        "runtime/cuda",
+        "runtime/cuda/gemm",
+        "runtime/generation",
+        "runtime/model",
+        "tests/python",
+    )
+]
+SUFFIXES = "py|pyx|pyi|pxd|h|cc|cu|cuh|inc|md|json|txt"
 
 
 def anchors(page: Path) -> set[str]:
@@ -40,6 +61,27 @@ def broken(page: Path) -> list[str]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_links(page: Path) -> None:
     assert broken(page) == []
+
+
+def missing_files(text: str) -> list[str]:
+    """Files and folders in backticks, named by a path, that no room has."""
+    named = re.findall(rf"`([\w.-]+/(?:[\w.-]+/)*(?:[\w-]+\.(?:{SUFFIXES}))?)`", text)
+    return [
+        name
+        for name in named
+        if not re.search("NAME|FAMILY|LEVEL", name)
+        and not any((room / name).exists() for room in ROOMS)
+    ]
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.name)
+def test_files_that_guides_name(page: Path) -> None:
+    assert missing_files(page.read_text(encoding="utf-8")) == []
+
+
+def test_missing_files_are_found() -> None:
+    text = "`core/arena.h` `core/gone.h` `tests/gpu/` `tests/gone/` `Session.run` `heads/NAME.cc`"
+    assert missing_files(text) == ["core/gone.h", "tests/gone/"]
 
 
 def test_broken_links_are_found(tmp_path: Path) -> None:
