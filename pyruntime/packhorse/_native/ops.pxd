@@ -66,18 +66,18 @@ cdef extern from "packhorse/_native/operators.h" namespace "packhorse":
         object gemm(optional[uintptr_t], Floats, Floats, optional[Floats], string,
                     optional[Floats], optional[Norm]) except +
         object gemm_groupwise(optional[uintptr_t], Floats, Floats, Floats, optional[Floats],
-                           optional[Floats], int, int, string, cpp_bool,
-                           optional[Floats], optional[IntArray]) except +
+                              optional[Floats], int, int, string, cpp_bool,
+                              optional[Floats], optional[IntArray]) except +
         object feed_forward(optional[uintptr_t], Floats, Linear, Linear, string, cpp_bool,
                             optional[Floats], optional[Norm]) except +
         object qkv_rope(Floats, Floats, optional[Floats], Ints, optional[IntArray], int, int,
-                             int, optional[Floats], optional[Norm], optional[Norm]) except +
+                        int, optional[Floats], optional[Norm], optional[Norm]) except +
         object rope(Floats, Ints, optional[IntArray], int, int, Floats) except +
         object append_kv_cache(optional[uintptr_t], PageArrays, Floats, Floats, IntArray, IntArray,
-                         IntArray, int) except +
+                               IntArray, int) except +
         object paged_attention(optional[uintptr_t], Floats, PageArrays, IntArray, IntArray,
-                                    IntArray, int, int, float, int, float, optional[Floats],
-                                    optional[Floats], optional[Floats]) except +
+                               IntArray, int, int, float, int, float, optional[Floats],
+                               optional[Floats], optional[Floats]) except +
         object attention(optional[uintptr_t], Floats, Floats, Floats, Ints, Ints, int, int, float,
                          cpp_bool, int, int, optional[Floats], optional[Floats], int, cpp_bool,
                          optional[Floats], optional[Floats], int) except +
@@ -90,6 +90,6 @@ cdef extern from "packhorse/_native/operators.h" namespace "packhorse":
         object add_lora(Floats, Floats, Floats, Floats, IntArray, IntArray, optional[IntArray],
                         int) except +
         object cca(FloatArray, Ints, optional[IntArray], vector[FloatArray],
-                              vector[int32_t], optional[Floats], optional[ConvolvePages]) except +
+                   vector[int32_t], optional[Floats], optional[ConvolvePages]) except +
         object sample(FloatArray, FloatArray, IntArray, LongArray, IntArray, IntArray, FloatArray,
                       optional[IntArray], optional[IntArray], int) except +

@@ -102,11 +102,11 @@ cdef class Operators:
                                 activation.encode(), maybe[Floats](residual), maybe_norm(norm))
 
     def gemm_groupwise(self, stream, x, values, scales, minima, bias, int bits, int group,
-                    str activation not None, bint gated, residual, input_order):
+                       str activation not None, bint gated, residual, input_order):
         return self._get().gemm_groupwise(on(stream), Floats(x), Floats(values), Floats(scales),
-                                       maybe[Floats](minima), maybe[Floats](bias), bits, group,
-                                       activation.encode(), gated, maybe[Floats](residual),
-                                       maybe[IntArray](input_order))
+                                          maybe[Floats](minima), maybe[Floats](bias), bits, group,
+                                          activation.encode(), gated, maybe[Floats](residual),
+                                          maybe[IntArray](input_order))
 
     def feed_forward(self, stream, x, up, down, str activation not None, bint gated, residual,
                      norm):
@@ -115,30 +115,30 @@ cdef class Operators:
                                         maybe_norm(norm))
 
     def qkv_rope(self, x, weight, bias, cu_seqlens, position_ids, int num_heads,
-                      int num_kv_heads, int head_dim, frequencies, q_norm, k_norm):
+                 int num_kv_heads, int head_dim, frequencies, q_norm, k_norm):
         return self._get().qkv_rope(Floats(x), Floats(weight), maybe[Floats](bias),
-                                         Ints(cu_seqlens), maybe[IntArray](position_ids), num_heads,
-                                         num_kv_heads, head_dim, maybe[Floats](frequencies),
-                                         maybe_norm(q_norm), maybe_norm(k_norm))
+                                    Ints(cu_seqlens), maybe[IntArray](position_ids), num_heads,
+                                    num_kv_heads, head_dim, maybe[Floats](frequencies),
+                                    maybe_norm(q_norm), maybe_norm(k_norm))
 
     def rope(self, x, cu_seqlens, position_ids, int num_heads, int head_dim, frequencies):
         return self._get().rope(Floats(x), Ints(cu_seqlens), maybe[IntArray](position_ids),
-                                        num_heads, head_dim, Floats(frequencies))
+                                num_heads, head_dim, Floats(frequencies))
 
     def append_kv_cache(self, stream, tuple pages not None, k, v, cu_seqlens, table, kv_lens,
-                  int num_kv_heads):
+                        int num_kv_heads):
         return self._get().append_kv_cache(on(stream), page_arrays(pages), Floats(k), Floats(v),
-                                     IntArray(cu_seqlens), IntArray(table), IntArray(kv_lens),
-                                     num_kv_heads)
+                                           IntArray(cu_seqlens), IntArray(table), IntArray(kv_lens),
+                                           num_kv_heads)
 
     def paged_attention(self, stream, q, tuple pages not None, cu_seqlens, table, kv_lens,
-                             int num_heads, int num_kv_heads, float scale, int window_left,
-                             float soft_cap, alibi_slopes, k, v):
+                        int num_heads, int num_kv_heads, float scale, int window_left,
+                        float soft_cap, alibi_slopes, k, v):
         return self._get().paged_attention(on(stream), Floats(q), page_arrays(pages),
-                                                IntArray(cu_seqlens), IntArray(table),
-                                                IntArray(kv_lens), num_heads, num_kv_heads, scale,
-                                                window_left, soft_cap, maybe[Floats](alibi_slopes),
-                                                maybe[Floats](k), maybe[Floats](v))
+                                           IntArray(cu_seqlens), IntArray(table),
+                                           IntArray(kv_lens), num_heads, num_kv_heads, scale,
+                                           window_left, soft_cap, maybe[Floats](alibi_slopes),
+                                           maybe[Floats](k), maybe[Floats](v))
 
     def attention(self, stream, q, k, v, cu_seqlens_q, cu_seqlens_k, int num_heads,
                   int num_kv_heads, float scale, bint causal, int window_left, int window_right,
@@ -179,8 +179,8 @@ cdef class Operators:
         for weight in weights:
             parts.push_back(FloatArray(weight))
         return self._get().cca(FloatArray(latents), Ints(cu_seqlens),
-                                          maybe[IntArray](position_ids), parts, sizes,
-                                          maybe[Floats](frequencies), maybe_convolve_pages(pages))
+                               maybe[IntArray](position_ids), parts, sizes,
+                               maybe[Floats](frequencies), maybe_convolve_pages(pages))
 
     def sample(self, logits, floats, ints, draws, bias_ends, bias_tokens, biases, masks, counts,
                int num_top):
