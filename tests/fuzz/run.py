@@ -29,7 +29,10 @@ HERE = Path(__file__).resolve().parent
 SOURCES = {
     "cpp_packed_tokens": ["packed_tokens.cc"],
     "cpp_safetensors": ["safetensors_header.cc", "json.cc"],
-    "cpp_spec": ["spec.cc", "spec_heads.cc", "spec_quantized.cc", "json_fields.cc", "json.cc"],
+    "cpp_spec": [
+        *("format1.cc", "format2.cc", "parse.cc", "parse_blocks.cc", "parse_heads.cc"),
+        *("parse_quantized.cc", "parse_stem.cc", "json_fields.cc", "json.cc"),
+    ],
 }
 REGRESSIONS = HERE / "regressions"
 

@@ -47,7 +47,7 @@ __device__ RowExtent group_extent(RowExtent mine, RowExtent* scratch) {
   return mine;
 }
 
-/// Turns a row's elements into bytes, by the arithmetic of the CPU's kernel (int8_kernels.h).
+/// Turns a row's elements into bytes, by the arithmetic of the CPU's kernel (int8_kernels.inc).
 struct ByteRange {
   float scale, offset, inverse, start;
 

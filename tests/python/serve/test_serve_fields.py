@@ -320,6 +320,7 @@ def test_options_of_sampling(client: Client, models: list[TextModel]) -> None:
     assert "allowed_token_ids is []" in refusal(client, CHAT, allowed_token_ids=[])
     assert "stop_token_ids is" in refusal(client, CHAT, stop_token_ids=["a"])
     assert "ignore_eos is 1" in refusal(client, CHAT, ignore_eos=1)
+    assert "top_k is -2, expected an integer, -1 or more" in refusal(client, CHAT, top_k=-2)
 
 
 def test_the_tokens_of_a_prompt(client: Client, models: list[TextModel]) -> None:

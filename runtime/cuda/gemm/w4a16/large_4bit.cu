@@ -3,7 +3,7 @@
 
 namespace packhorse::cuda {
 
-// In gemm_w4a16_many_8.cu.
+// In large_8bit.cu.
 extern template void launch_gemm_w4a16_many_bits<8>(const GemmParams&, const KernelStream&);
 
 void launch_gemm_w4a16_many(const GemmParams& params, const KernelStream& stream) {

@@ -1,6 +1,6 @@
 // Products with weights in groups, for compute capability 8.0 and later. A warp has a strip of 16
 // output features and goes over the whole sum, part after part; cp.async brings the rows, and the
-// packed weight is read from where it lies. Sums are formed as in gemm_w4a16_skinny_kernel.cuh.
+// packed weight is read from where it lies. Sums are formed as in skinny_kernel.cuh.
 #include "cuda/common/launch.cuh"
 #include "cuda/common/mma_sm80.cuh"
 #include "cuda/device/check.h"
