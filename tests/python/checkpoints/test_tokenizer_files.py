@@ -13,6 +13,7 @@ import pytest
 from checkpoints import BERT, GOLDEN
 from packhorse.text import TextTokenizer
 from packhorse_weights import CheckpointError, convert, inspect_checkpoint
+from packhorse_weights.tokenizers.charsmap import check_charsmap
 from packhorse_weights.tokenizers.files import build_tokenizer
 from packhorse_weights.tokenizers.sentencepiece import read_sentencepiece
 from tokenizer_texts import PAIRS, TEXTS
@@ -263,6 +264,20 @@ def test_rules_of_normalisation_that_lie(copied: Any) -> None:
         except CheckpointError:
             refused += 1
     assert 10 < refused < 60
+
+
+@pytest.mark.parametrize("place", ["within a character", "behind the end"])
+def test_texts_of_rules_begin_at_a_character(place: str) -> None:
+    rules = bytearray(read_sentencepiece(PIECES).charsmap)
+    check_charsmap(bytes(rules))
+    size = int.from_bytes(rules[:4], "little")
+    rules[4 + size : 6 + size] = "é".encode()
+    value = len(rules) if place == "behind the end" else 1
+    units = np.frombuffer(rules, "<u4", size // 4, 4)
+    leaves = np.flatnonzero(units >> 31)  # units that hold the place of a text
+    units[leaves[len(leaves) // 2]] = value | 1 << 31
+    with pytest.raises(ValueError, match="texts begin at no character"):
+        check_charsmap(bytes(rules))
 
 
 def test_pieces_as_the_package_reads_them() -> None:
