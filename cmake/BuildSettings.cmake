@@ -11,7 +11,7 @@ elseif(PACKHORSE_PROCESSOR STREQUAL "arm64")
   set(PACKHORSE_PROCESSOR aarch64)
 endif()
 
-# What makes an error in memory end the process rather than serve an attacker.
+# Hardening: an error in memory ends the process rather than serves an attacker.
 add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fstack-protector-strong>)
 if(CMAKE_BUILD_TYPE STREQUAL "Release" AND NOT PACKHORSE_SANITIZE)  # it needs optimised code
   add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-U_FORTIFY_SOURCE> $<$<COMPILE_LANGUAGE:CXX>:-D_FORTIFY_SOURCE=2>)
@@ -41,7 +41,7 @@ set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 
-# What code inside the walls links: private headers, and warnings on (generated code does without).
+# Interface of code inside the walls: private headers, and warnings on (generated code does without).
 add_library(packhorse_internal INTERFACE)
 target_include_directories(packhorse_internal INTERFACE
   "${PROJECT_SOURCE_DIR}/runtime" "${PROJECT_SOURCE_DIR}/runtime/include")
@@ -61,7 +61,7 @@ if(PACKHORSE_WERROR)
 endif()
 
 if(PACKHORSE_SANITIZE)
-  # Without the checks of pointers that only say earlier what AddressSanitizer finds at the access:
+  # Leaves out the checks of pointers that only say earlier what AddressSanitizer finds at the access:
   # they are a quarter of the compiler's time.
   add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=all
                       -fno-sanitize=null,object-size,vptr,pointer-overflow

@@ -63,7 +63,7 @@ if(SKBUILD AND TARGET DNNL::dnnl)
   set(PACKHORSE_BUNDLE_DNNL ${PACKHORSE_WITH_CPU})
 endif()
 if(PACKHORSE_BUNDLE_DNNL)
-  set(gomp "${PACKHORSE_GOMP}")  # of another system, in a wheel
+  set(gomp "${PACKHORSE_GOMP}")  # in a wheel, the one of an older system
   if(NOT gomp)
     execute_process(COMMAND "${CMAKE_CXX_COMPILER}" -print-file-name=libgomp.so.1
                     OUTPUT_VARIABLE gomp OUTPUT_STRIP_TRAILING_WHITESPACE)
@@ -78,7 +78,7 @@ endif()
 set(PACKHORSE_WITH_CUDA FALSE)
 if(PACKHORSE_CUDA STREQUAL "AUTO")
   find_program(PACKHORSE_NVCC nvcc)
-  # Without a driver nobody could run what takes minutes to compile.
+  # A driver is asked for, because nobody could run what takes minutes to compile without one.
   if(PACKHORSE_NVCC AND EXISTS "/proc/driver/nvidia/version")
     find_in_python_package(folder nvidia-cutlass cutlass/version.h)
     if(folder)

@@ -15,9 +15,13 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-FOLDERS = ["runtime", "pyruntime", "weights_tools", "tests", "benchmarks", "examples", "tools"]
+FOLDERS = [
+    *("runtime", "pyruntime", "weights_tools", "tests", "benchmarks", "examples", "tools"),
+    *("cmake", "third_party", ".ci"),
+]
 CPP = {".h", ".cc", ".cpp", ".cu", ".cuh", ".inc"}
 PYTHON = {".py", ".pyi", ".pyx", ".pxd"}
+BUILD = {"CMakeLists.txt", "Makefile", "run"}  # names of files; those of CMake too
 
 WORDS = r"(?:[Oo]f|[Ll]ikewise|[Bb]ut for|[Tt]he same|As [\w:]+ has it)\b"
 WHOLE = rf"(?:{WORDS}|Without\b|What\b|Whether\b|How\b)"
@@ -46,8 +50,10 @@ def docstrings(text: str) -> Iterator[int]:
 
 
 def violations(root: Path) -> Iterator[str]:
-    for path in sorted(path for folder in FOLDERS for path in (root / folder).rglob("*")):
-        if path.suffix not in CPP | PYTHON or not path.is_file():
+    inner = (path for folder in FOLDERS for path in (root / folder).rglob("*"))
+    for path in sorted([*inner, *root.glob("*")]):
+        is_build = path.name in BUILD or path.suffix == ".cmake"
+        if not (is_build or path.suffix in CPP | PYTHON) or not path.is_file():
             continue
         text, name = path.read_text(), path.relative_to(root).as_posix()
         lines = set(openings(text, "//" if path.suffix in CPP else "#"))
