@@ -123,11 +123,10 @@ def validate(method: str, path: str, answer: Answer) -> None:
     if kind == "application/json":
         check(described[kind]["schema"], answer.json)
     elif kind == "text/event-stream":
-        name = re.search(r"a (\w+) each", described[kind]["schema"]["description"])
-        assert name is not None
+        data = described[kind]["schema"]["properties"]["data"]
         for event in answer.events:
             if "error" not in event:
-                check({"$ref": f"#/components/schemas/{name[1]}"}, event)
+                check(data["contentSchema"], event)
 
 
 @contextmanager

@@ -169,6 +169,21 @@ def _json(name: str) -> Schema:
     return {"application/json": {"schema": ref(name)}}
 
 
+def _event(one: Operation) -> Schema:
+    """One event of a stream: OpenAPI 3.1 has no schema of a stream's items, and clients and
+    checkers read `schema` of text/event-stream as that of each event, as `itemSchema` of 3.2 is.
+    """
+    assert one.events is not None
+    data = {**TEXT, "contentMediaType": "application/json", "contentSchema": ref(one.events)}
+    if not one.named:
+        data["description"] = "The last event's is [DONE]."
+    return {
+        "type": "object",
+        "required": ["data"],
+        "properties": {"data": data, "event": TEXT},
+    }
+
+
 def _operation(one: Operation) -> Schema:
     content: Schema = {}
     if one.response is not None:
@@ -180,13 +195,7 @@ def _operation(one: Operation) -> Schema:
     elif one.status == 200:
         content = {"text/plain": {"schema": TEXT}}
     if one.events is not None:
-        content["text/event-stream"] = {
-            "schema": {
-                **TEXT,
-                "description": f"Lines `data: ` with a {one.events} each"
-                + ("." if one.named else "; the last has [DONE]."),
-            }
-        }
+        content["text/event-stream"] = {"schema": _event(one)}
     found: Schema = {
         "tags": [one.tag],
         "summary": one.summary,
