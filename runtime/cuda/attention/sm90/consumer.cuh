@@ -54,7 +54,7 @@ struct Consumer {
     return (t + 1) * kKvTile > unmasked_end || t * kKvTile < unmasked_begin;
   }
 
-  /// The query tile that this warpgroup works on.
+  /// The query tile that this warpgroup computes.
   __device__ const QueryTile& tile() const { return smem.tile[q.index]; }
 
   /// Tells the producer that this warp is done with a stage of keys or values.
@@ -158,8 +158,8 @@ struct Consumer {
     state.template update<columns>(s, scale_log2, rescale);
   }
 
-  /// Does one key tile from scores to output, without overlap: for kernels whose other blocks on
-  /// the SM fill the gaps. With `first`, the output's registers are cleared only after the
+  /// Computes one key tile from scores to output, without overlap: for kernels whose other blocks
+  /// on the SM hide the latency. With `first`, the output's registers are cleared only after the
   /// probabilities are known, so that they are free until then.
   template <int columns, bool first, class Out>
   __device__ void step(Out& out, Softmax& state, int32_t t) {
@@ -223,8 +223,8 @@ struct Consumer {
     for (int i = columns / 4; i < kKvTile / 4; ++i) words(i) = 0;
   }
 
-  /// Goes through all key tiles, with two products in flight: while softmax works on the scores of
-  /// one tile, the values of the tile before it are multiplied.
+  /// Goes through all key tiles with two products in flight: the values of one tile are multiplied
+  /// during the softmax of the next one's scores.
   template <class Out>
   __device__ void attend_overlapped(Out& out, Softmax& state, const KeyTiles& keys) {
     using namespace cute;
@@ -278,7 +278,7 @@ struct Consumer {
     v.advance();
   }
 
-  /// Keeps the barriers going for a warpgroup that has no rows in this tile.
+  /// Waits and arrives at all barriers of a query tile in which this warpgroup has no rows.
   __device__ void skip(const KeyTiles& keys) {
     release_stored_stage();
     for (int32_t t = keys.begin; t < keys.end; ++t) {
@@ -309,7 +309,7 @@ struct Consumer {
     for (int r = 0; r < 2; ++r) {
       CUTE_UNROLL
       for (int g = 0; g < kHeadTile / 8; ++g) {
-        constexpr int kChunks = Traits::kBoxColumns / 8;  // 16-byte chunks, as TMA swizzles
+        constexpr int kChunks = Traits::kBoxColumns / 8;  // 16-byte chunks that TMA swizzles
         const int swizzled = (g % kChunks) ^ (kChunks == 8 ? part.row % 8 : part.row / 2 % 4);
         const int offset = (g / kChunks * 64 + part.row + 8 * r) * Traits::kBoxColumns +
                            swizzled * 8 + part.column;
@@ -331,7 +331,7 @@ struct Consumer {
     }
   }
 
-  /// The rest of `store` with rows in e4m3.
+  /// Second half of `store`, for results in e4m3.
   template <class Out>
   __device__ void store_float8(const Out& out, const float (&inverse)[2]) {
     constexpr int kBytes = Traits::kFloat8Columns;  // bytes of a row of a box
@@ -363,10 +363,10 @@ struct Consumer {
     }
   }
 
-  /// Works on query tiles until the producer says that there are none left.
+  /// Computes query tiles until the producer sends one with a negative head.
   __device__ void run() {
     using namespace cute;
-    // The first warpgroup starts.
+    // The last warpgroup gives the first turn to warpgroup 0.
     if (Traits::kPingPong && group == Traits::kConsumers - 1) pass_turn();
     for (;; q.advance()) {
       Barrier::wait(&smem.q_full[q.index], q.phase);

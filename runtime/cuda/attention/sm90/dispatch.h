@@ -1,4 +1,4 @@
-// The closed list of Hopper attention kernels: the traits that each plan has at each head tile.
+// The complete list of Hopper attention kernels: the traits of each plan at each head tile.
 #pragma once
 
 #include "cuda/attention/config.h"
@@ -31,8 +31,8 @@ struct AttentionPlanTraits<E, d, AttentionPlan::kTerm, o>
     : AttentionTraits<E, d, 2, attention_kv_tile(d), 2, 1, 1, true, true, false, o> {};
 
 /// Launches the kernel of a plan and returns true, or returns false where this build has no such
-/// kernel. One attention_sm90_d*.cu per head tile instantiates it, so that they compile side by
-/// side.
+/// kernel. The files d*.cu instantiate it, one per head tile and dtype of results, so that they
+/// compile side by side.
 template <class Element, int head_tile, bool float8_out>
 bool launch_attention_plan(AttentionPlan plan, const AttentionArgs& args,
                            const AttentionLaunch& how, const KernelStream& stream) {

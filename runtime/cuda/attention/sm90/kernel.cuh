@@ -4,16 +4,16 @@
 // The grid is persistent: a block takes query tiles of (sequence, head) from a list until none is
 // left. Its producer warp copies tiles of Q, K and V to shared memory by TMA (the Tensor Memory
 // Accelerator), through rings of stages with mbarriers. Every consumer warpgroup owns 64 query rows
-// and keeps its probabilities in registers, as the A operand of the second wgmma. Where there are
-// registers enough, it computes the scores of the next key tile while the values of this one are
-// being multiplied.
+// and keeps its probabilities in registers, as the A operand of the second wgmma. Where registers
+// suffice, it computes the scores of the next key tile while the values of this one are being
+// multiplied.
 //
 // Boundaries between packed sequences cost nothing, because the tensor maps are "ragged". A row has
 // two coordinates, x = kRaggedRows - length + row and y = begin + length, which both have the
-// stride of a row. A third coordinate has a stride that takes kRaggedRows rows back, since
-// addresses wrap at 2^64. So x reaches the extent of the map exactly at the end of the sequence.
-// Beyond it TMA reads zeros and writes nothing: a NaN of the neighbouring sequence never enters,
-// and no store needs a predicate.
+// stride of a row. A third coordinate, always kRaggedRows, takes kRaggedRows rows back by its
+// stride, since addresses wrap at 2^64. So x reaches the extent of the map exactly at the end of
+// the sequence, beyond which TMA reads zeros and writes nothing: a NaN of the next sequence never
+// enters, and no store needs a predicate.
 #pragma once
 
 #include <cutlass/arch/barrier.h>
@@ -31,8 +31,8 @@ namespace packhorse::cuda {
 namespace sm90 {
 
 /// Issues the copies of the first `copied` rows of a tile of `rows` rows of one head, from the
-/// sequence's row `row` on. Whole tiles are copied by one box of all rows, others by boxes of
-/// kPartRows rows; each once per box of columns.
+/// sequence's row `row` on. Each box of columns of a whole tile takes one copy, that of a partial
+/// tile one copy per kPartRows rows.
 template <class Traits>
 __device__ void load_tile(const TileMap& map, uint64_t* full, typename Traits::Element* smem,
                           int rows, int32_t copied, int32_t head, RaggedRow row) {
@@ -49,8 +49,8 @@ __device__ void load_tile(const TileMap& map, uint64_t* full, typename Traits::E
 }
 
 /// The producer warp. For every query tile that this block takes, one lane issues the copies of Q,
-/// and of K and V tile by tile, as the consumers free the stages. Which tile comes next is read
-/// from a counter in global memory that all blocks share.
+/// and of K and V tile by tile, as the consumers free the stages. The next tile's number comes from
+/// a counter in global memory that all blocks share.
 template <class Traits>
 __device__ void produce(const AttentionArgsSm90& args, typename Traits::SharedStorage& smem) {
   constexpr int kRows = Traits::kTileRows;
@@ -65,13 +65,14 @@ __device__ void produce(const AttentionArgsSm90& args, typename Traits::SharedSt
   int32_t index = blockIdx.x;
   QueryTile tile;
   if (index < total) tile = smem.tiles.find(index, args.batch, kRows, args.descending);
-  // Up to here only the batch's offsets were read, and no kernel that may still run writes those.
-  // The consumers need no wait of their own: all that they read comes from copies that are issued
+  // Code above reads only the batch's offsets, which no kernel that may still run writes. The
+  // consumers need no wait of their own: all that they read comes from copies that are issued
   // below.
   wait_for_previous_kernel();
   let_next_kernel_start();
   while (index < total) {
-    // Needed only after this tile's copies are issued, since the counter's answer takes long.
+    // The atomic is issued before this tile's copies and its result is used after them, which hides
+    // its latency.
     int32_t taken = 0;
     if (first_lane && next_tile != nullptr) taken = atomicAdd(next_tile, 1);
     const KeyTiles keys(tile, args.window, kRows, Traits::kKvTile);
@@ -106,10 +107,10 @@ __device__ void produce(const AttentionArgsSm90& args, typename Traits::SharedSt
                           kv_head, RaggedRow(s.k_begin, s.k_length, first));
         stage.advance();
       };
-      // The consumers read K0, K1, V0, K2, V1, ... (counted in their order, from the last key tile
-      // to the first), so the copies are issued in this order. K may hold anything beyond the
-      // sequence, since those scores are masked. V must be zero there where overlapped consumers
-      // multiply by it, so it is then copied whole.
+      // Copies are issued in the order in which consumers read: K0, K1, V0, K2, V1, ..., counted
+      // from the last key tile to the first. K may hold anything beyond the sequence, since those
+      // scores are masked. Overlapped consumers multiply all of V, which must be zero there, so it
+      // is copied whole for them.
       Ring<Traits::kKvStages> k = kv, v = kv;
       for (int32_t t = keys.end; t >= keys.begin; --t) {
         if (t > keys.begin) load_keys(args.k, smem.k_full, smem.k_empty, smem.k, k, t - 1, false);
@@ -140,7 +141,7 @@ __device__ void produce(const AttentionArgsSm90& args, typename Traits::SharedSt
 
 }  // namespace sm90
 
-/// The kernel: the first kConsumers warpgroups are consumers, the warp after them is the producer.
+/// The first kConsumers warpgroups are consumers, and the warp after them is the producer.
 template <class Traits>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kBlocksPerSm)
     attention_sm90_kernel(const __grid_constant__ AttentionArgsSm90 args) {

@@ -25,8 +25,8 @@ inline CUtensorMap ragged_tensor_map(const void* data, DType dtype, int64_t row_
   const uint64_t row_bytes = static_cast<uint64_t>(row_stride) * size_of(dtype);
   const cuuint64_t extents[5] = {static_cast<cuuint64_t>(head_dim), static_cast<cuuint64_t>(heads),
                                  kRaggedRows, kAny, kAny};
-  // The last stride takes back what the third one adds for kRaggedRows rows: kRaggedRows * (2^34 -
-  // row_bytes) + kRaggedRows * row_bytes = 2^64, and addresses wrap there.
+  // The last stride takes back the kRaggedRows rows by which x + y is too large: kRaggedRows *
+  // (2^34 - row_bytes) + kRaggedRows * row_bytes = 2^64, and addresses wrap there.
   const cuuint64_t strides[4] = {static_cast<cuuint64_t>(head_dim) * size_of(dtype), row_bytes,
                                  row_bytes, (uint64_t{1} << 34) - row_bytes};
   const cuuint32_t box[5] = {static_cast<cuuint32_t>(box_columns), 1,
@@ -46,7 +46,7 @@ inline CUtensorMap ragged_tensor_map(const void* data, DType dtype, int64_t row_
 }
 
 /// Fills the kernel's arguments and launches it on as many blocks as run at once, or as there are
-/// tiles.
+/// tiles if these are fewer.
 template <class Traits>
 void launch_attention_kernel(const AttentionArgs& p, const AttentionLaunch& launch,
                              const KernelStream& stream) {
@@ -78,7 +78,7 @@ void launch_attention_kernel(const AttentionArgs& p, const AttentionLaunch& laun
                 p.num_heads,          1,
                 launch.short_tokens};
   if (p.mask.causal) {
-    constexpr int64_t kCacheBytes = 24 << 20;  // keys and values that stay in the L2 cache
+    constexpr int64_t kCacheBytes = 24 << 20;  // bytes of keys and values that stay in the L2 cache
     const int64_t head_bytes = p.keys.max_seqlen * p.head_dim * 4 + 1;
     const int64_t heads = std::max<int64_t>(1, kCacheBytes / head_bytes) * args.q_heads_per_kv_head;
     args.batch.heads_in_group = static_cast<int32_t>(std::min<int64_t>(heads, p.num_heads));

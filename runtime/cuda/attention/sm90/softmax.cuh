@@ -37,16 +37,16 @@ __device__ uint32_t pack(float low, float high) {
 }
 
 /// Fills buckets[offset + max_distance] for the offsets (key - query) from -max_distance to
-/// max_distance. Beyond, all offsets of a side share its last bucket.
+/// max_distance. Offsets beyond these share the last bucket of their side.
 __device__ inline void fill_buckets(uint8_t* buckets, const ScoreTerm& term) {
   for (int i = threadIdx.x; i <= 2 * term.max_distance; i += blockDim.x) {
     buckets[i] = static_cast<uint8_t>(relative_bucket(term, i - term.max_distance));
   }
 }
 
-/// This thread's part of a warpgroup's 64 rows of scores or output, as wgmma lays them out: the
-/// rows `row` and row + 8, and of these the columns 8 g + column and 8 g + column + 1 of every
-/// group g. Element (row + 8 h, 8 g + column + x) is register 4 g + 2 h + x.
+/// This thread's part of a warpgroup's 64 rows of scores or output in the layout of wgmma: rows
+/// `row` and row + 8, and in each the columns 8 g + column and 8 g + column + 1 for every group g
+/// of 8 columns. Element (row + 8 h, 8 g + column + x) is register 4 g + 2 h + x.
 struct ThreadPart {
   int32_t row = threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
   int32_t column = threadIdx.x % 4 * 2;
@@ -138,8 +138,9 @@ struct Softmax {
       // 0.
       const float base = row_top == -INFINITY ? 0.0f : row_top;
       offset[r] = __fmul_rn(base, scale);
-      // The factor is exactly 1 where the maximum does not change. So a tile of which a row sees
-      // nothing leaves the row's bits alone; kernels with larger query tiles meet more such tiles.
+      // The factor is exactly 1 where the maximum does not change. A key tile that a row does not
+      // see therefore leaves the row's bits alone; kernels with larger query tiles meet more such
+      // tiles.
       rescale[r] = exp2_approx(__fmul_rn(__fadd_rn(maximum[r], -base), scale));
       maximum[r] = row_top;
     }

@@ -31,7 +31,7 @@ struct AttentionArgsSm90 {
   float out_factor;  // factor of results in e4m3
 };
 
-/// The choices that make up one kernel. kKvTile sets the order in which the sums of a row are
+/// Compile-time choices of one kernel. kKvTile sets the order in which the sums of a row are
 /// formed, so it depends on head tile and window alone; all other choices leave the bits alone.
 template <class Element_, int head_tile, int consumers, int kv_tile, int kv_stages, int q_stages,
           int blocks_per_sm, bool overlap, bool term = false, bool single_tile = false,
@@ -44,7 +44,7 @@ struct AttentionTraits {
   static constexpr int kKvStages = kv_stages;
   static constexpr int kQStages = q_stages;
   static constexpr int kBlocksPerSm = blocks_per_sm;
-  // Scores of the next key tile are computed beside values of this one.
+  // Computes the scores of the next key tile while the values of this one are multiplied.
   static constexpr bool kOverlap = overlap;
   static constexpr bool kTerm = term;               // adds AttentionArgsSm90::term to the scores
   static constexpr bool kSingleTile = single_tile;  // no sequence has more than kKvTile keys
