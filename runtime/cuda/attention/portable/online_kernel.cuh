@@ -1,7 +1,7 @@
 // The general portable attention kernel, for sequences of any length (FlashAttention-2, arXiv
 // 2307.08691). A block owns 64 or 128 queries of one head of one sequence and goes through the
-// tiles of keys and values. It keeps a running maximum and sum per query, and where a tile raises
-// the maximum it rescales what was summed so far (online softmax). Tiles of keys and of values have
+// tiles of keys and values. It keeps a running maximum and sum per query, and rescales what was
+// summed so far when a tile raises the maximum (online softmax). Tiles of keys and of values have
 // two stages each in shared memory, so that cp.async brings the next tile while this one is used.
 #pragma once
 
@@ -10,8 +10,8 @@
 namespace packhorse::cuda {
 
 /// A block has four warps, each with kGroups groups of 16 queries. With two groups a warp uses
-/// every key and value that it reads from shared memory twice, but half of a short sequence's slab
-/// is empty. Both give the same bits.
+/// twice every key and value that it reads from shared memory, but half of a short sequence's slab
+/// is empty. One and two groups give the same bits.
 template <int kDim, int kGroups>
 struct OnlineTraits {
   static constexpr int kThreads = 128;
@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(OnlineTraits<kDim, kGroups>::kThreads)
     accumulate_output<T, kDim, kKeys, kGroups>(output, scores, values_at(tile));
   }
   cute::cp_async_wait<0>();
-  __syncthreads();  // the output is staged in the room of the queries
+  __syncthreads();  // the output is staged where the queries were
 #pragma unroll
   for (int g = 0; g < kGroups; ++g) {
     const float2 factors = {inverse_or_zero(quad_sum(sums[g].x)),

@@ -1,5 +1,5 @@
 // Common parts of the portable attention kernels (compute capability 8.0 and later): the search for
-// the slab of queries that a block works on, and the scores and the output of one warp's tile.
+// a block's slab of queries, and the scores and the output of one warp's tile.
 //
 // A block owns a slab: a tile of neighbouring queries of one head of one sequence. No row's bits
 // depend on its neighbours in the batch, because tiles of keys are counted from the sequence's own
@@ -19,7 +19,7 @@ namespace packhorse::cuda {
 
 inline constexpr float kLog2e = 1.4426950408889634f;
 
-/// The sequences that a kernel works on: those with `min` <= number of keys <= `max`.
+/// Sequences that a kernel computes: those with `min` <= number of keys <= `max`.
 struct KeyLengths {
   int32_t min, max;
   __device__ bool contain(int32_t length) const { return min <= length && length <= max; }
@@ -65,14 +65,14 @@ struct PortableParams {
 };
 
 /// Returns how many slots of `rows` queries a grid needs. The slabs of sequence b begin at slot
-/// q_begin / rows + b. Those ranges of slots never overlap, so a block finds its slab by one search
-/// in cu_seqlens; some slots stay empty.
+/// q_begin / rows + b. The slots of two sequences never overlap, so a block finds its slab by one
+/// search in cu_seqlens; some slots stay empty.
 inline int64_t slab_slots(const AttentionArgs& args, int rows) {
   return args.queries.num_tokens / rows + args.queries.num_sequences;
 }
 
 /// Finds the slab of slot blockIdx.x and head blockIdx.y. Returns false where the slot is empty or
-/// the sequence is for another kernel. Called by whole warps.
+/// another kernel computes the sequence. Called by whole warps.
 template <int kRows>
 __device__ bool find_slab(const PortableParams& params, QueryTile& slab) {
   const auto first_slot = [&](int b) { return params.args.queries.cu_seqlens[b] / kRows + b; };
@@ -155,9 +155,9 @@ __device__ inline bool sees_all(const PortableParams& params, const QueryTile& s
          key + keys - 1 <= min(s.k_length - 1, first + params.window.right);
 }
 
-/// Writes this warp's 16 rows of the slab's output, multiplied by `factors`, of which there is one
-/// for either of a thread's rows. The rows go through `staging`, 16 x kPitch<kDim> elements that
-/// belong to this warp, so that stores to global memory are 16 bytes wide.
+/// Writes this warp's 16 rows of the slab's output, multiplied by `factors` (x: a thread's upper
+/// row, y: its lower row). The rows go through `staging`, this warp's 16 x kPitch<kDim> elements of
+/// shared memory, so that stores to global memory are 16 bytes wide.
 template <class T, int kDim>
 __device__ void store_output(const PortableParams& params, const QueryTile& slab, int warp_row,
                              const float (&output)[kDim / 8][4], float2 factors, T* staging) {

@@ -1,6 +1,6 @@
 // Launches the portable attention kernels. Sequences up to the given limits go to the short and to
-// the grouped kernels, the others to the online kernel; each launch covers the whole batch and
-// skips the sequences that are not its own.
+// the grouped kernels, the others to the online kernel; each kernel is launched over the whole
+// batch and skips the other kernels' sequences.
 #include <algorithm>
 #include <limits>
 
@@ -15,10 +15,10 @@
 namespace packhorse::cuda {
 namespace {
 
-constexpr int64_t kScoresCap = int64_t{256} << 20;  // bytes of scores in memory at once
+constexpr int64_t kScoresCap = int64_t{256} << 20;  // bytes of scores in global memory at once
 // The widest head for which registers hold 32 queries per warp.
 constexpr int kTwoGroupsHeadDim = 64;
-constexpr int kTwoGroupsKeys = 512;          // up to this length 64 queries per block are better
+constexpr int kTwoGroupsKeys = 512;          // most keys for which 64 queries per block are faster
 constexpr int kBlocksPerMultiprocessor = 4;  // blocks in the grids of the grouped kernels
 
 /// Calls launch.operator()<T, kDim>() with the smallest kDim that holds head_dim columns.
@@ -74,8 +74,8 @@ void launch_online(const PortableParams& params, const KernelStream& stream) {
                 Traits::kThreads, Traits::kSharedBytes, stream, params);
 }
 
-// Computes the scores of a few heads at a time, which bounds the memory they take. Which heads go
-// together changes no arithmetic.
+// Computes the scores of a few heads at a time, which bounds their memory. The grouping of heads
+// changes no arithmetic.
 template <class T, int kDim>
 void launch_grouped(const PortableParams& params, const PortableLimits& limits,
                     const KernelStream& stream) {

@@ -1,5 +1,5 @@
-// Portable variable-length attention: it needs compute capability 8.0 or later and computes all
-// that AttentionArgs without pages can say, except for a disentangled term
+// Portable variable-length attention for compute capability 8.0 and later. It computes every
+// AttentionArgs without pages, except those with a disentangled term
 // (attention/disentangled/disentangled.h).
 #pragma once
 
@@ -13,14 +13,15 @@ namespace packhorse::cuda {
 void prepare_attention_sm80();
 
 /// Returns how many bytes of workspace `launch_attention_sm80` needs for these bounds. Only the
-/// grouped path needs any: it holds the scores of as many heads at once as fit 256 MiB, and of one
-/// head where a single one needs more.
+/// grouped kernels need any: scores of as many heads at once as fit 256 MiB, and of one head where
+/// a single one needs more.
 size_t attention_sm80_workspace(int64_t num_tokens_q, int64_t max_seqlen_k, int64_t num_heads,
                                 int64_t head_dim, const PortableLimits& limits = {});
 
 /// Launches the kernels. head_dim must be a multiple of 8 up to 256, row strides multiples of 8
 /// elements, and pointers aligned to 16 bytes. The launch allocates nothing, is asynchronous on
-/// `stream` and may be captured into a graph. Throws RuntimeError.
+/// `stream` and may be captured into a graph. Throws InvalidArgument where args.workspace is null
+/// but needed, and RuntimeError where a launch fails.
 void launch_attention_sm80(const AttentionArgs& args, const KernelStream& stream,
                            const PortableLimits& limits = {});
 

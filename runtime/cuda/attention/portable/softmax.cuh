@@ -1,7 +1,7 @@
 // The softmax of the portable attention kernels, in base 2. A warp has 16 rows of scores, as blocks
 // of 8 keys in the layout of mma accumulators: scores[n][0..1] are of a thread's upper row,
-// scores[n][2..3] of its lower row, 8 rows below. Pairs of floats (x, y) hold one value for either
-// row.
+// scores[n][2..3] of its lower row, 8 rows below. A float2 (x, y) holds one value for the upper and
+// one for the lower row.
 #pragma once
 
 #include <cmath>
@@ -10,8 +10,8 @@
 
 namespace packhorse::cuda {
 
-/// Returns the maxima of this thread's two rows over a tile. They are the same in all lanes of a
-/// quad. kHalves: 1 where lower rows do not exist, whose maximum is -infinity.
+/// Returns the maxima of this thread's two rows over a tile, the same in all lanes of a quad. With
+/// kHalves = 1 the lower rows do not exist, and their maximum is -infinity.
 template <int kHalves = 2, int kBlocks>
 __device__ float2 row_maxima(const float (&scores)[kBlocks][4]) {
   float2 maxima = {-INFINITY, -INFINITY};
@@ -24,8 +24,8 @@ __device__ float2 row_maxima(const float (&scores)[kBlocks][4]) {
 }
 
 /// scores = 2^(scores - maxima). The sums of this thread's own elements of its two rows are added
-/// to `sums`. A row that sees no key has the maximum -infinity, and its results are zeros, as are
-/// those of lower rows where kHalves is 1.
+/// to `sums`. Results are zeros for a row that sees no key, whose maximum is -infinity, and for
+/// lower rows where kHalves is 1.
 template <int kHalves = 2, int kBlocks>
 __device__ void exponentiate(float (&scores)[kBlocks][4], float2 maxima, float2& sums) {
   const float base[2] = {maxima.x == -INFINITY ? 0 : maxima.x,
@@ -63,7 +63,7 @@ __device__ void update_softmax(float (&scores)[kBlocks][4], float (&output)[kOut
   exponentiate(scores, highest, sums);
 }
 
-/// A row that sees no key has the sum 0 and gives zeros.
+/// Returns 1 / sum, and 0 for a row that sees no key, whose sum is 0.
 __device__ inline float inverse_or_zero(float sum) { return sum == 0 ? 0 : 1 / sum; }
 
 }  // namespace packhorse::cuda
