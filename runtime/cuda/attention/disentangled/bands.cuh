@@ -11,7 +11,7 @@
 namespace packhorse::cuda {
 
 struct DisentangledParams {
-  PortableParams portable;  // all of the arguments but the term
+  PortableParams portable;  // all arguments except the term
   ScoreTerm term;
 };
 
@@ -43,8 +43,8 @@ struct Bands {
     highest = first + min(rows, tile.sequence.q_length - tile.row) - 1;
   }
 
-  /// Starts copying the rows of kRows distances, from distance `from` on, from both tables. A
-  /// distance that does not occur gives zeros, and so does a table that is missing.
+  /// Starts copying from both tables the rows of the distances [from, from + kRows). Distances that
+  /// do not occur and missing tables give zeros.
   template <int kRows, int kThreads, class Layout>
   __device__ void fetch(T* keys, T* queries, int from) const {
     constexpr int kAcross = Layout::kColumns / kVectorSize;
@@ -72,7 +72,8 @@ struct Bands {
   }
 };
 
-/// Adds a warp's 16 staged rows, of kColumns elements each, to its scores.
+/// Adds a warp's 16 staged rows of 64 elements, which lie kPitch<kColumns> elements apart, to its
+/// scores.
 template <int kColumns, class T>
 __device__ void add_staged(float (&scores)[8][4], const T* staged) {
 #pragma unroll

@@ -3,16 +3,16 @@
 // pk and pq are tables of position keys and position queries, and the slot s depends on i - j
 // alone. The rest is online softmax over tiles of keys (attention/portable/online_kernel.cuh).
 //
-// Between a tile of 64 keys and a tile of queries only `queries + 63` distances i - j occur. So
-// q . pk and k . pq are matrix products with as many rows of the tables, which are called the
-// tile's bands. From one key tile to the next the bands move by 64 distances, so they are kept as
-// rings in shared memory that take in 64 new rows per key tile.
+// Between a tile of 64 keys and a tile of queries only `queries + 63` distances i - j occur. So q .
+// pk and k . pq are matrix products with as many rows of each table, the tile's band of it. From
+// one key tile to the next the bands move by 64 distances, so they are rings in shared memory that
+// receive 64 new rows per key tile.
 //
 // The products are indexed by (distance, query) and (key, distance), while scores are indexed by
 // (query, key). Each result is therefore rounded to the operands' dtype and stored in shared memory
-// at its (query, key), from where it is read back in the register layout of the scores. Because of
-// the skew these are stores of single 16-bit elements. Neither a row of scores nor a product with a
-// whole table ever exists in memory.
+// at its (query, key), from where it is read back in the register layout of the scores.
+// Neighbouring results belong to different rows of scores, so these are stores of single 16-bit
+// elements. Neither a row of scores nor a product with a whole table ever exists in memory.
 #pragma once
 
 #include <cute/numeric/integral_constant.hpp>
@@ -27,18 +27,19 @@ struct DisentangledTraits {
   static constexpr int kThreads = 128;
   static constexpr int kRows = 64;
   static constexpr int kKeys = 64;
-  static constexpr int kBand = kRows + kKeys;  // rows of a band: one distance more than occur
+  static constexpr int kBand =
+      kRows + kKeys;  // rows of a band: one more than the distances that occur
   static constexpr int kTile = kKeys * kPitch<kDim>;
   static constexpr int kStaged = kRows * kPitch<kKeys>;  // elements of one staged term
-  // Queries arrive in the room of staged terms, and results leave from there.
+  // Queries and results are staged in the shared memory of the staged terms.
   static_assert(kRows * kPitch<kDim> <= 2 * kStaged);
   static constexpr int kBlocksPerSm = kDim > 64 ? 1 : 3;
   static constexpr size_t kSharedBytes = 2 * (2 * kTile + 2 * kBand * kPitch<kDim> + 2 * kStaged);
 };
 
 /// staged[query, key] = q . pk for this warp's 16 queries, which are given as A operands, and all
-/// 64 keys. `band(row)` points to 16 rows of the band from `row` on, where row 0 is the smallest of
-/// the 80 distances that this warp needs, that of the largest key.
+/// 64 keys. `band(row)` points to 16 rows of the band from `row` on, where row 0 is the smallest
+/// distance that this warp needs, that of the largest key.
 template <class T, int kDim, class Row>
 __device__ void stage_query_terms(T* staged, const Fragment (&queries)[kDim / 16], Row band) {
   constexpr int kPitchKeys = kPitch<64>;
@@ -64,8 +65,8 @@ __device__ void stage_query_terms(T* staged, const Fragment (&queries)[kDim / 16
         for (int x = 0; x < 2; ++x) {
           const int query = 8 * n + place.column + x;
           const int distance = place.row + 4 * e;
-          // The first block of distances has only the keys up to 63, and the last one only those
-          // from 0 on. Together they make up one 16 x 16 square.
+          // Part of the first block of distances belongs to keys past 63, and part of the last one
+          // to keys before 0; neither is stored.
           if (block == 0 && query > distance) continue;
           if (block == 4 && query <= distance) continue;
           base[(8 * n + x) * (kPitchKeys + 1) - 16 * block - 4 * e] = x == 0 ? pair.x : pair.y;
@@ -77,8 +78,8 @@ __device__ void stage_query_terms(T* staged, const Fragment (&queries)[kDim / 16
 
 /// staged[query, key] = k . pq for this warp's 16 keys, whose rows begin at `keys`, and the first
 /// `count` queries of the block; other queries may be left out. `band(row)` points to 16 rows of
-/// the band from `row` on, where row 0 is the smallest of the 80 distances that this warp needs,
-/// that of the smallest query. `staged` points to the column of the warp's first key.
+/// the band from `row` on, where row 0 is the smallest distance that this warp needs, that of the
+/// smallest query. `staged` points to the column of the warp's first key.
 template <class T, int kDim, class Row>
 __device__ void stage_key_terms(T* staged, const T* keys, Row band, int count) {
   constexpr int kPitchKeys = kPitch<64>;
@@ -141,7 +142,7 @@ __global__ void __launch_bounds__(DisentangledTraits<kDim>::kThreads,
   const Sequence& sequence = slab.sequence;
   const KeyTiles range(slab, params.window, Traits::kRows, kKeys);
   const int head_dim = params.args.head_dim;
-  // The first of this warp's queries, and of the keys whose term it computes.
+  // First of this warp's 16 queries, and of the 16 keys whose terms it computes.
   const int warp_row = static_cast<int>(threadIdx.x) / 32 * 16;
   const int count = min(Traits::kRows, sequence.q_length - slab.row);
   const bool has_rows = warp_row < count;
@@ -149,8 +150,8 @@ __global__ void __launch_bounds__(DisentangledTraits<kDim>::kThreads,
   const bool of_queries = given.term.position_keys.data != nullptr;
   const bool of_keys = given.term.position_queries.data != nullptr;
   const Bands<T> bands(given.term, slab, head_dim, Traits::kRows);
-  // Starts copying `rows` rows of both bands to ring row `first` and those after it, the distance
-  // `from` first.
+  // Starts copying `rows` rows of both bands, those of the distances from `from` on, to the rings'
+  // rows from `first` on.
   const auto fetch_bands = [&](auto rows, int first, int from) {
     bands.template fetch<decltype(rows)::value, Traits::kThreads, PaddedRows<kDim>>(
         key_band + first * kPitch<kDim>, query_band + first * kPitch<kDim>, from);
@@ -185,7 +186,8 @@ __global__ void __launch_bounds__(DisentangledTraits<kDim>::kThreads,
   for (int tile = range.begin; tile < range.end; ++tile) {
     const int key = tile * kKeys;
     cute::cp_async_wait<0>();
-    // From here on keys and bands are complete, and values and staged terms are no longer read.
+    // Past this barrier keys and bands are complete, and values and staged terms are no longer
+    // read.
     __syncthreads();
     fetch(values, params.v<T>(slab, key), params.args.v.row_stride, tile);
     cute::cp_async_fence();
@@ -221,8 +223,8 @@ __global__ void __launch_bounds__(DisentangledTraits<kDim>::kThreads,
                                  [&](int row) { return ring(warp_row + row); });
     }
     cute::cp_async_wait<0>();
-    // From here on values and staged terms are complete, and keys and the last rows of the bands
-    // are no longer read.
+    // Past this barrier values and staged terms are complete, and keys and the last rows of the
+    // bands are no longer read.
     __syncthreads();
     if (tile + 1 < range.end) {
       turn = turn >= kKeys ? turn - kKeys : turn - kKeys + kBand;
@@ -240,7 +242,7 @@ __global__ void __launch_bounds__(DisentangledTraits<kDim>::kThreads,
     update_softmax(scores[0], output[0], maximum, sum);
     accumulate_output<T, kDim, kKeys, 1>(output, scores, values);
   }
-  __syncthreads();  // the output is staged in the room of the staged terms
+  __syncthreads();  // the output is staged where the staged terms were
   if (!has_rows) return;
   const float2 factors = {inverse_or_zero(quad_sum(sum.x)), inverse_or_zero(quad_sum(sum.y))};
   store_output<T, kDim>(params, slab, warp_row, output[0], factors,

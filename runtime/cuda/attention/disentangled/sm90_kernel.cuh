@@ -2,12 +2,12 @@
 // attention/disentangled/kernel.cuh with wgmma, and with fewer products.
 //
 // A block has 128 queries, 64 to a warpgroup, and goes through tiles of 64 keys. Distances i - j
-// are handled in chunks of 64. With one key tile a warpgroup meets two chunks, and the next key
-// tile meets the first of them again. Queries times position keys are computed for one chunk per
-// key tile: part of the results belongs to this key tile, the rest to the next one, and both are
-// stored in shared memory at (query, key). Keys times position queries are computed for both
-// chunks: of the two results that a thread has at the same place of either chunk, exactly one
-// belongs to this key tile. A table that is missing reads as zeros.
+// are handled in chunks of 64. Each key tile needs two chunks per warpgroup, and the next key tile
+// needs the lower of them again. Queries times position keys are computed for one chunk per key
+// tile: part of the results belongs to this key tile, the rest to the next one, and both are stored
+// in shared memory at (query, key). Keys times position queries are computed for both chunks: of
+// the two results that a thread has at the same place of the two chunks, exactly one belongs to
+// this key tile. A table that is missing reads as zeros.
 #pragma once
 
 #include "cuda/attention/disentangled/bands.cuh"
@@ -17,8 +17,8 @@ namespace packhorse::cuda {
 
 namespace sm90 {
 
-/// A thread's part of a 64 x 64 product, rounded to 16 bits: pair[n][h] is of column block n and of
-/// row place.row + 8 h.
+/// A thread's part of a 64 x 64 product, rounded to 16 bits: pair[n][h] lies in row place.row + 8 h
+/// and in block n of 8 columns.
 template <class T>
 struct Packed {
   using Pair = typename Element<T>::Pair;
@@ -71,10 +71,10 @@ struct DisentangledSm90 {
     // Rings of chunks: chunk c of key tile t lies in buffer c - t, modulo the number of buffers.
     T position_keys[2][kTile];
     T position_queries[3][kTile];
-    // Staged results, a buffer for each warpgroup. Those of even key tiles lie in the left columns,
-    // of odd ones in the right columns.
+    // Staged results, a buffer for each warpgroup. Columns 0 to 63 hold those of even key tiles,
+    // columns 64 to 127 those of odd ones.
     T staged_queries[2][64 * kPitch<2 * kKeys>];
-    T staged_keys[2][64 * kPitch<kKeys>];  // queries arrive here, too, and results leave from here
+    T staged_keys[2][64 * kPitch<kKeys>];  // queries and results are staged here, too
   };
   static constexpr size_t kSharedBytes = sizeof(Shared);
 };
@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(DisentangledSm90<T>::kThreads, 2)
   auto& shared = *reinterpret_cast<typename Traits::Shared*>(raw);
 
   // The longest sequences come first, so that no long tile starts when the others are done. The
-  // list lies in shared memory that the copies below overwrite.
+  // list lies in shared memory that copies overwrite later.
   const AttentionArgs& args = params.args;
   const VarlenBatch batch{args.queries.cu_seqlens, args.keys.cu_seqlens,
                           args.queries.counts,     static_cast<int32_t>(args.queries.num_sequences),
@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(DisentangledSm90<T>::kThreads, 2)
     fetch_rows(shared.keys, params.k<T>(slab, tile * kKeys), args.k.row_stride,
                sequence.k_length - tile * kKeys);
   };
-  // Waits until the copies of all threads have arrived and wgmma can read them.
+  // Waits until the copies of all threads have arrived and are visible to wgmma.
   const auto wait_for_copies = [] {
     cute::cp_async_wait<0>();
     cutlass::arch::fence_view_async_shared();
@@ -138,8 +138,8 @@ __global__ void __launch_bounds__(DisentangledSm90<T>::kThreads, 2)
   const AccumulatorPlace place;
   T* const staged_queries = shared.staged_queries[group];
   T* const staged_keys = shared.staged_keys[group];
-  // Stores the results of queries times a chunk of position keys: some belong to key tile number
-  // `tile`, the others to the one after it.
+  // Stores the results of queries times a chunk of position keys: some belong to the block's
+  // `tile`-th key tile, the others to the next one.
   const auto stage_query_terms = [&](const sm90::Packed<T>& terms, int tile) {
     const int row = warp_row + place.row;
     T* const base = staged_queries + row * (kPitchQueries + 1) + 63 - place.column;
@@ -152,7 +152,7 @@ __global__ void __launch_bounds__(DisentangledSm90<T>::kThreads, 2)
     });
   };
   // Stores those results of keys times a chunk of position queries that belong to this warpgroup's
-  // queries; `upper` says which of the two chunks it is.
+  // queries; `upper` is true for the chunk of larger distances.
   const auto stage_key_terms = [&](const sm90::Packed<T>& terms, auto upper) {
     const int row = warp_row + place.row;  // the row of the product, which is the key
     const int first_lower = 63 - row - place.column;
@@ -197,15 +197,17 @@ __global__ void __launch_bounds__(DisentangledSm90<T>::kThreads, 2)
   float2 sum = {};
   for (int tile = range.begin, step = 0; tile < range.end; ++tile, ++step) {
     const int key = tile * kKeys;
-    // From here on keys and chunks are complete, and values and staged terms are no longer read.
+    // Past this barrier keys and chunks are complete, and values and staged terms are no longer
+    // read.
     wait_for_copies();
     fetch_rows(shared.values, params.v<T>(slab, key), args.v.row_stride, sequence.k_length - key);
     cute::cp_async_fence();
     float scores[8][4];
     if (has_rows) {
-      // At any time one product is in flight and one lot of packed results waits to be stored: 128
-      // registers hold no more. A lot must be stored before the next product but one is issued:
-      // where two lots were kept for longer, ptxas 13.0 took them for the same values.
+      // While a product is in flight, the packed results of the one before are stored: 128
+      // registers hold no more. Packed results must be stored before the second product after
+      // theirs is issued: where two sets were kept for longer, ptxas 13.0 took them for the same
+      // values.
       const int lower = (group + 3 - step % 3) % 3;
       const int upper = lower == 2 ? 0 : lower + 1;
       sm90::Packed<T> terms;
@@ -224,8 +226,8 @@ __global__ void __launch_bounds__(DisentangledSm90<T>::kThreads, 2)
       stage_query_terms(terms, step);
       Products::template wait<0>(scores);
     }
-    // From here on values and staged terms are complete, and keys and the last chunk are no longer
-    // read.
+    // Past this barrier values and staged terms are complete, and keys and the last chunk are no
+    // longer read.
     wait_for_copies();
     if (tile + 1 < range.end) {
       fetch_keys(tile + 1);
@@ -247,7 +249,7 @@ __global__ void __launch_bounds__(DisentangledSm90<T>::kThreads, 2)
     Products::accumulate(probabilities, shared.values, output);
     Products::template wait<0>(output);
   }
-  __syncthreads();  // the output is staged in the room of the staged terms
+  __syncthreads();  // the output is staged where the staged terms were
   if (!has_rows) return;
   const float2 factors = {inverse_or_zero(quad_sum(sum.x)), inverse_or_zero(quad_sum(sum.y))};
   store_output<T, kKeys>(params, slab, block_row, output, factors,

@@ -15,8 +15,7 @@ namespace sm90 {
 
 constexpr int kSide = 64;  // rows and columns of every tile
 
-/// The layout of rows of 64 elements whose 16-byte parts are swizzled as wgmma reads them (128-byte
-/// swizzle).
+/// Layout of rows of 64 elements in the 128-byte swizzle of wgmma operands.
 struct SwizzledRows {
   static constexpr int kColumns = kSide;
   __device__ static int offset(int row, int column) {
@@ -24,8 +23,9 @@ struct SwizzledRows {
   }
 };
 
-/// Products of 64 x 64 x 64 by one warpgroup. An accumulator holds a thread's elements by blocks of
-/// 8 columns. The functions issue and commit a product and return before it is done; `wait` waits.
+/// Products of 64 x 64 x 64 by one warpgroup. `Rows` is the K-major layout of an operand, `Turned`
+/// the MN-major one of a transposed B. An accumulator holds a thread's elements by blocks of 8
+/// columns. The functions issue and commit a product without waiting for it; `wait` waits.
 template <class T>
 struct Products {
   using Element =
