@@ -1,22 +1,23 @@
-// Attention over texts of up to kWarpTokens tokens: one warp computes one head of one text, from
-// the first load to the last store, without shared memory and without waiting for another warp.
+// Attention over sequences of up to kWarpTokens tokens: one warp computes one head of one sequence,
+// from the first load to the last store, without shared memory and without waiting for another
+// warp.
 //
 // Queries, keys and values go from global memory straight to the registers in which mma.m16n8k16
-// (PTX ISA, "Matrix Fragments for mma.m16n8k16") wants them, by loads of 16 bytes. Two choices of
+// (PTX ISA, "Matrix Fragments for mma.m16n8k16") takes them, by loads of 16 bytes. Two choices of
 // order make that possible; lane = 4 g + c, with g from 0 to 7 and c from 0 to 3:
 //
-// - The columns of Q and K, over which scores are summed. A lane loads the columns 32 i + 8 c to
-//   32 i + 8 c + 7 of its rows, which are four pairs. Pairs 0 and 1 serve as its k slots (2 c, 2 c
-//   + 1) and (2 c + 8, 2 c + 9) of product 2 i, pairs 2 and 3 of product 2 i + 1. As Q and K do
-//   the same, every column of Q meets the same column of K.
+// - The columns of Q and K, over which scores are summed. A lane loads the columns 32 i + 8 c to 32
+//   i + 8 c + 7 of its rows, which are four pairs. Pairs 0 and 1 serve as its k slots (2 c, 2 c +
+//   1) and (2 c + 8, 2 c + 9) of product 2 i, pairs 2 and 3 of product 2 i + 1. Q and K share this
+//   order, so every column of Q is multiplied by the same column of K.
 // - The columns of V, which are those of the output. A panel has kPanel columns and kPanel / 8
-//   products. Column kSpan n + j of a panel, where kSpan = kPanel / 8, is column n of product j.
-//   So a lane loads kSpan neighbouring columns of the four keys of its slots, and pairs two keys
-//   by a byte permutation. It ends up with 2 kSpan neighbouring columns of the output in each of
-//   its two rows, from 2 kSpan c on, which it stores by 16 bytes at a time.
+//   products. Column kSpan n + j of a panel, where kSpan = kPanel / 8, is column n of product j. So
+//   a lane loads kSpan neighbouring columns of the four keys of its slots, and pairs two keys by a
+//   byte permutation. Its output is 2 kSpan neighbouring columns of two rows, from column 2 kSpan c
+//   on, stored 16 bytes at a time.
 //
-// The keys of a product of probabilities and values are in the order in which the scores lie in
-// registers: slots (2 c, 2 c + 1) and (2 c + 8, 2 c + 9) are the keys of these numbers.
+// Keys keep their order in the product of probabilities and values: k slots (2 c, 2 c + 1) and (2 c
+// + 8, 2 c + 9) are the keys of these numbers, as the scores lie in registers.
 #pragma once
 
 #include "cuda/attention/limits.h"
@@ -56,7 +57,7 @@ __device__ void load_words(uint32_t (&to)[kWords], const void* from, bool inside
   }
 }
 
-/// One head of one text, computed by one warp.
+/// One head of one sequence, computed by one warp.
 template <class T, int kDim, bool kTerm, bool kFloat8>
 struct WarpAttention {
   using Traits = WarpTraits<kDim, kTerm>;
@@ -72,8 +73,8 @@ struct WarpAttention {
   __device__ WarpAttention(const PortableParams& params, const Sequence& sequence, int head)
       : params(params), tile{sequence, head, 0} {}
 
-  /// The registers of the 16 queries from row `first` on, of all keys, and of the values of one
-  /// panel. Rows past the sequence and columns past the head are zeros.
+  /// Registers of 16 queries, of all keys, and of the values of one panel. Rows past the sequence
+  /// and columns past the head are zeros.
   struct Operands {
     uint32_t q[2][kGroups][4];        // rows g and g + 8
     uint32_t k[kBlocks][kGroups][4];  // key 8 n + g of each block n
@@ -108,7 +109,7 @@ struct WarpAttention {
     }
   }
 
-  /// Values past the sequence must be zeros, since 0 x NaN would be NaN.
+  /// Loads one panel of values, with zeros past the sequence, since 0 x NaN would be NaN.
   __device__ void load_values(Operands& to, int panel) const {
     const int column = panel * Traits::kPanel + g * kSpan;
 #pragma unroll
@@ -172,8 +173,8 @@ struct WarpAttention {
     return __fmaf_rn(score, scale, args.term.table[bucket * args.num_heads + tile.head]);
   }
 
-  /// Turns scores into 2^(scale (score - maximum of the row)), and returns 1 / the sum of either
-  /// row, or 0 for a row that sees no key.
+  /// Turns scores into 2^(scale (score - maximum of the row)), and returns 1 / sum of the two rows,
+  /// or 0 for a row that sees no key.
   __device__ float2 softmax(float (&scores)[kBlocks][4]) const {
     const float scale = kTerm ? kLog2e : kLog2e * params.args.scale;
     const float2 maxima = row_maxima(scores);
@@ -249,8 +250,9 @@ struct WarpAttention {
     }
   }
 
-  /// All loads of 16 queries are issued before the first product, so that their latencies overlap.
-  /// The keys and values of a second 16 queries come from the L1 cache.
+  /// Computes 16 queries at a time. Their loads, except values of a second panel, are issued before
+  /// the first product, so that latencies overlap. The next 16 queries find keys and values in the
+  /// L1 cache.
   __device__ void run() const {
     for (int first = 0; first < tile.sequence.q_length; first += 16) {
       Operands operands;
@@ -276,7 +278,7 @@ struct WarpAttention {
 };
 
 /// The grid is persistent: warp w of n takes the heads w, w + n, w + 2 n, ... of all sequences, in
-/// the batch's order. Those of longer sequences are left to another kernel.
+/// the batch's order. Longer sequences are left to another kernel.
 template <class T, int kDim, bool kTerm, bool kFloat8>
 __global__ void __launch_bounds__(WarpTraits<kDim, kTerm>::kThreads,
                                   WarpTraits<kDim, kTerm>::kBlocksPerSm)
@@ -288,7 +290,7 @@ __global__ void __launch_bounds__(WarpTraits<kDim, kTerm>::kThreads,
   const int sequences = params.sequences();
   int index = first / heads;
   int head = first % heads;
-  // The offsets of the next sequence are on their way while this one is computed.
+  // Offsets of the next sequence, loaded while this one is computed.
   Sequence next{};
   if (index < sequences) next = params.sequence(index);
   wait_for_previous_kernel();

@@ -1,5 +1,5 @@
-// Attention of short texts on Hopper: a warp computes one head of one sequence of up to kWarpTokens
-// tokens. Other sequences of a batch are for launch_attention_sm90, which leaves these alone.
+// Attention of short sequences on Hopper: a warp computes one head of one sequence of up to
+// kWarpTokens tokens. launch_attention_sm90 computes the other sequences of a batch.
 #pragma once
 
 #include "cuda/attention/attention.h"
@@ -8,8 +8,8 @@
 
 namespace packhorse::cuda {
 
-/// True if the warps take the short sequences of a layer: heads of up to kWarpHeadDim columns that
-/// attention_sm90_supported takes, too. This depends on the layer and never on the batch.
+/// True if the warp kernel computes the short sequences of a layer that attention_sm90_supported
+/// takes. The answer depends on the layer and never on the batch.
 inline bool attention_warps_take(const AttentionArgs& args) {
   return args.head_dim <= kWarpHeadDim && args.term.kind != ScoreTermKind::kDisentangled;
 }
@@ -20,9 +20,10 @@ inline HopperKernels hopper_kernels(const AttentionArgs& args) {
                         args.queries.max_seqlen, args.keys.max_seqlen);
 }
 
-/// Computes the sequences for which computed_by_warps is true, and leaves the rows of all others
-/// alone. The launch allocates nothing, needs no workspace, is asynchronous on `stream` and may be
-/// captured into a graph; num_sequences may then be any bound. Throws RuntimeError.
+/// Computes the sequences for which computed_by_warps is true, and leaves the output rows of all
+/// others as they are. The launch allocates nothing, needs no workspace, is asynchronous on
+/// `stream` and may be captured into a graph; num_sequences may then be an upper bound. Throws
+/// RuntimeError.
 void launch_attention_warps(const AttentionArgs& args, const KernelStream& stream);
 
 }  // namespace packhorse::cuda
