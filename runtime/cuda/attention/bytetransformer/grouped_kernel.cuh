@@ -9,8 +9,7 @@
 //
 // The grids are persistent, and GroupedScheduler gives every block its tiles. Scores relative to
 // their tile's maximum lie in [0, 1], so 16 bits hold them as well as they hold the probabilities
-// of any flash-attention kernel. Scores of tiles that are masked whole are neither written nor
-// read.
+// of any flash-attention kernel. Scores of fully masked tiles are neither written nor read.
 #pragma once
 
 #include "core/math.h"
@@ -111,8 +110,8 @@ __global__ void __launch_bounds__(kGroupedThreads)
     exponentiate(scores, maxima, sums);
     sums = {quad_sum(sums.x), quad_sum(sums.y)};
 
-    // The stores come straight from registers: four lanes write 16 neighbouring bytes of a row, and
-    // a warp writes to eight rows at a time.
+    // Scores are stored straight from registers: four lanes write 16 neighbouring bytes of a row,
+    // and a warp writes to eight rows at a time.
     T* to = work.scores_at<T>(slab, key_tile);
     float2* reduced = work.tiles_at(slab) + key_tile;
     const int64_t tiles_in_row = work.row_keys / kGroupedTile;

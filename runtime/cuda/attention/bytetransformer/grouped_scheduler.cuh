@@ -1,9 +1,8 @@
-// Tells a block of a persistent grid which tile of which problem it works on next. Every sequence
-// is a group of problems of its own size, and only the device knows the sizes.
+// Scheduler of a grouped GEMM on a persistent grid: gives a block its next tile. Every sequence is
+// a group of problems of its own size, and only the device knows the sizes.
 //
 // Finding the problem of a tile takes a prefix sum over the problems. As in ByteTransformer (arXiv
-// 2210.03052, section III-D.2), a whole warp does it for the block's next 32 tiles at once, one
-// tile per lane, instead of one thread for one tile.
+// 2210.03052, section III-D.2), a whole warp finds the block's next 32 tiles at once, one per lane.
 #pragma once
 
 #include "cuda/common/reduce.cuh"
@@ -15,16 +14,16 @@ struct GroupedTile {
   int32_t tile;      // index among the tiles of this sequence
 };
 
-/// With the tiles of all sequences in order, block b of n works on tiles b, b + n, b + 2n, ...
+/// Block b of n gets the tiles b, b + n, b + 2n, ... of all sequences in order.
 class GroupedScheduler {
  public:
-  /// Returns the block's next tile. Every thread of the block calls it at the same time. `queue` is
-  /// in shared memory. `tiles_of(b)` returns the number of tiles of sequence b, and 0 for a
-  /// sequence that is not for this kernel.
+  /// Returns the block's next tile. All threads of the block call it together. `queue` is in shared
+  /// memory. `tiles_of(b)` returns the number of tiles of sequence b, and 0 for a sequence that is
+  /// not for this kernel.
   template <class TilesOf>
   __device__ GroupedTile next(GroupedTile (&queue)[32], int sequences, TilesOf tiles_of) {
     if (taken_ % 32 == 0) {
-      __syncthreads();  // nobody reads the old queue any more
+      __syncthreads();  // all threads have read the old queue
       if (threadIdx.x < 32) refill(queue, sequences, tiles_of);
       __syncthreads();
     }
@@ -46,7 +45,7 @@ class GroupedScheduler {
         if (lane >= step) ends += below;
       }
       // A lane whose tile lies in these 32 sequences finds it by binary search in the running sums.
-      // The other lanes go through the same steps in vain.
+      // The other lanes take part in its shuffles and ignore the result.
       const int wanted = mine - before_;
       int at = 0;
 #pragma unroll
@@ -64,7 +63,7 @@ class GroupedScheduler {
   }
 
   unsigned taken_ = 0;
-  int first_ = 0;   // the first of the 32 sequences that the warp looks at
+  int first_ = 0;   // first of the 32 sequences that the warp searches
   int before_ = 0;  // tiles of all sequences before first_
 };
 

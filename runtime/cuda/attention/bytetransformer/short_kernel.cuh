@@ -1,8 +1,8 @@
 // Portable attention for short sequences (ByteTransformer, arXiv 2210.03052, section III-D.1). A
 // block owns 64 queries of one head of one sequence and keeps their whole rows of scores on chip,
-// so that it takes the softmax once and never rescales. The paper keeps the scores in shared memory
-// and registers, this kernel in registers alone. It first computes the scores of all key tiles,
-// then exponentiates them, and multiplies them with the tiles of values.
+// so that the softmax is computed once and nothing is rescaled. The paper keeps the scores in
+// shared memory and registers, this kernel in registers alone: it computes the scores of all key
+// tiles, exponentiates them, and multiplies them by the tiles of values.
 #pragma once
 
 #include "cuda/attention/limits.h"
@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(ShortTraits<kDim, kTiles>::kThreads)
     maxima = {fmaxf(maxima.x, here.x), fmaxf(maxima.y, here.y)};
   }
 
-  // The two warps of a row exchange their maxima, since either saw half of the keys.
+  // The two warps of a row exchange their maxima, since each saw half of the keys.
   const AccumulatorPlace place;
   const int mine = warp_row / 2 + place.row;
   if (place.column == 0) exchange[side][mine] = maxima;
@@ -115,8 +115,8 @@ __global__ void __launch_bounds__(ShortTraits<kDim, kTiles>::kThreads)
   }
   sums = {quad_sum(sums.x), quad_sum(sums.y)};
 
-  // The right half's warps hand their part of the output to the left half's through the stages,
-  // which are idle now.
+  // The warps of the right half pass their part of the output to those of the left half through the
+  // stages, which are idle now.
   cute::cp_async_wait<0>();
   __syncthreads();
   auto* parts =
