@@ -3,10 +3,10 @@
 // pk and pq are tables of position keys and position queries, and the slot s depends on i - j
 // alone. The rest is online softmax over tiles of keys (attention/portable/online_kernel.cuh).
 //
-// Between a tile of 64 keys and a tile of queries only `queries + 63` distances i - j occur. So q .
-// pk and k . pq are matrix products with as many rows of each table, the tile's band of it. From
-// one key tile to the next the bands move by 64 distances, so they are rings in shared memory that
-// receive 64 new rows per key tile.
+// Between a tile of 64 keys and a tile of queries only `queries + 63` distances i - j occur. The
+// terms q . pk and k . pq are therefore matrix products with as many rows of each table, the tile's
+// band of it. From one key tile to the next the bands move by 64 distances, so they are rings in
+// shared memory that receive 64 new rows per key tile.
 //
 // The products are indexed by (distance, query) and (key, distance), while scores are indexed by
 // (query, key). Each result is therefore rounded to the operands' dtype and stored in shared memory
@@ -27,8 +27,7 @@ struct DisentangledTraits {
   static constexpr int kThreads = 128;
   static constexpr int kRows = 64;
   static constexpr int kKeys = 64;
-  static constexpr int kBand =
-      kRows + kKeys;  // rows of a band: one more than the distances that occur
+  static constexpr int kBand = kRows + kKeys;  // distances that occur, and one more
   static constexpr int kTile = kKeys * kPitch<kDim>;
   static constexpr int kStaged = kRows * kPitch<kKeys>;  // elements of one staged term
   // Queries and results are staged in the shared memory of the staged terms.
