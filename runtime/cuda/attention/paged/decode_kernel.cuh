@@ -1,24 +1,24 @@
-// Attention over pages for few queries: the tokens that a step of generation adds to texts. Its
+// Attention over pages for few queries: the tokens that a step of generation adds to sequences. Its
 // time is that of reading the cached keys and values once.
 //
-// A block takes one chunk of keys after the other, for up to 8 or 16 rows, and each of its warps a
-// tile of it: the warp copies the tile's keys and values to shared memory, and finds the tile's
-// maxima, sums and products as paged_attention_kernel does, without regard to other warps. Copies
-// of the next tile are under way while a warp computes; those of the first while the kernel before
-// still runs. A tile of large heads is copied on Hopper by TMA (the Tensor Memory Accelerator) at
-// the word of one lane; elsewhere, and for small heads, of which it would come later, each lane
-// copies some of it.
+// A block goes through chunks of keys, for up to 8 or 16 rows, and each of its warps computes one
+// tile of the chunk: the warp copies the tile's keys and values to shared memory, and computes the
+// tile's maxima, sums and products as paged_attention_kernel does, without waiting for other warps.
+// The next tile is copied while a warp computes, the first one while the kernel before still runs.
+// On Hopper one lane starts the copy of a tile of large heads by TMA (the Tensor Memory
+// Accelerator); elsewhere, and for small heads, whose tiles would arrive later by TMA, all lanes
+// copy by cp.async.
 //
-// The tokens of this step come from where they were computed, in place of what their page holds
-// there, and the block that has the slab's first rows also writes them to their page: so no kernel
-// has to do that first.
+// The tokens of this step are read from where they were computed, not from their page, and the
+// block that has the slab's first rows also writes them to their page, so that no kernel has to do
+// that first.
 //
-// Where several blocks have chunks of the same rows, each leaves what it has found in the
-// workspace, and the last to finish merges all chunks in ascending order; or, where that is much
-// work, the last ones do, a share each.
+// Where several blocks have chunks of the same rows, each stores its results in the workspace, and
+// the last block to finish merges all chunks in ascending order. Where that is much work, the last
+// few blocks share it.
 //
-// A step asks for this kernel once for every layer, and each time its instructions have to come
-// from memory again: so what is rare is kept out of the way of what is not.
+// A step launches this kernel once for every layer, and each time its instructions have to be
+// fetched from memory again, so rare code is kept out of the common path.
 #pragma once
 
 #include <type_traits>
@@ -31,7 +31,8 @@
 
 namespace packhorse::cuda {
 
-/// Tiles_: the class that brings tiles to shared memory, such as DecodeTiles.
+/// Computation of one block. Tiles_: the class that copies tiles to shared memory, such as
+/// DecodeTiles.
 template <class Tiles_>
 struct DecodeAttention : Tiles_ {
   using Tiles = Tiles_;
@@ -61,9 +62,9 @@ struct DecodeAttention : Tiles_ {
     float sums[kColumns];
     ChunkMerge merge;
   };
-  /// Running merges of all parts of rows that are this thread's. Kept outside of the class:
-  /// elements of it are chosen at run time, so it lies in local memory, and as a member would take
-  /// all members there with it.
+  /// Running merges of all parts of rows that this thread merges. They are not a member of the
+  /// class: the array is indexed at run time and so lies in local memory, where it would take all
+  /// members with it.
   using AllKept = Kept[kRows * kParts / Traits::kWarps];
 
   using Tiles::Tiles;
@@ -71,7 +72,7 @@ struct DecodeAttention : Tiles_ {
   using Rows = DecodeRows<T, kRows>;
   __device__ Rows rows(const DecodeWork& work) const { return {params, work}; }
 
-  /// Operands of products with the queries; rows that do not exist are zeros.
+  /// A operands of the queries; rows that do not exist are zeros.
   struct Queries {
     Fragment x[kDim / 16];
   };
@@ -99,7 +100,7 @@ struct DecodeAttention : Tiles_ {
     }
   }
 
-  /// Loads two neighbouring B operands of the keys' tile, or of the values'. A lane's row is a
+  /// Loads two neighbouring B operands of the tile of keys, or of values. A lane's row is a
   /// constant plus a multiple of eight, so the swizzle of its columns (tile_place) is a constant,
   /// too.
   __device__ Fragment load_keys(int n, int k) const {
@@ -114,8 +115,8 @@ struct DecodeAttention : Tiles_ {
                                     k * 64);
   }
 
-  /// Finishes scores with a cap or with ALiBi. Not inlined, so that its instructions are out of the
-  /// way of the common steps.
+  /// Finishes scores with a cap or with ALiBi; not inlined, to keep its instructions out of the
+  /// common path.
   __device__ void finish_rare(const DecodeWork& work, float (&scores)[kKeys / 8][4]) const {
     Scores moved;
     memcpy(moved.of, scores, sizeof(moved.of));
@@ -162,12 +163,13 @@ struct DecodeAttention : Tiles_ {
     }
   }
 
-  /// Returns the place of a tile's or a merged sum, swizzled as elements of a tile are.
+  /// Returns the index of a sum in Found::sums, swizzled against bank conflicts.
   __device__ static int sum_place(int row, int column) {
     return row * kDim + (column ^ (row % 4 * 8));
   }
 
-  /// Stores a tile's results where the block merges them; nothing where the tile has no keys.
+  /// Stores a tile's results where the block merges them. A tile without keys stores only its empty
+  /// states (maximum -infinity, sum 0).
   __device__ void leave_tile(const DecodeWork& work, const float (&output)[kDim / 8][4],
                              float2 maxima, float2 sums) const {
     const AccumulatorPlace place;
@@ -188,8 +190,9 @@ struct DecodeAttention : Tiles_ {
     }
   }
 
-  /// Calls body(row, column, index) for the first of each kColumns columns of all rows, shared
-  /// among the threads. `index` counts the calls of this thread.
+  /// Calls body(row, column, index) for every group of kColumns columns of all rows, divided among
+  /// the threads; `column` is the first of the group, `index` the number of the part among this
+  /// thread's.
   template <class Body>
   __device__ void for_each_part(const DecodeWork& work, Body body) const {
     int index = 0;
@@ -201,9 +204,8 @@ struct DecodeAttention : Tiles_ {
     }
   }
 
-  /// Merges the tiles of a chunk. The result goes to the workspace; or, if no other block has
-  /// chunks of these rows, it is merged with the chunks before, and is stored if the chunk is the
-  /// last one.
+  /// Merges the tiles of a chunk. The result goes to the workspace. If no other block has chunks of
+  /// these rows, it is merged with the chunks before instead, and stored after the last chunk.
   __device__ void merge_tiles(const DecodeWork& work, bool last, AllKept& kept) const {
     for_each_part(work, [&](int row, int column, int index) {
       ChunkMerge merge;
@@ -249,17 +251,17 @@ struct DecodeAttention : Tiles_ {
     *reinterpret_cast<Vector*>(to) = *reinterpret_cast<const Vector*>(from);
   }
 
-  /// Returns whether several blocks share the merge of these rows' chunks, where they have computed
-  /// some each.
+  /// Returns whether several blocks share the merge of these rows' chunks, where each has computed
+  /// some.
   __device__ bool shares_merge(const DecodeWork& work) const {
     return work.chunks.count() * rows(work).count() >= kSharedWork * Traits::kWarps;
   }
   /// Returns whether a warp merges a whole row, and not 32 columns as SharedMerge does. Whole rows
-  /// take fewer instructions, but longer where a block has its multiprocessor to itself.
+  /// take fewer instructions, but more time where a block has its multiprocessor to itself.
   __device__ bool merges_rows(const DecodeWork& work) const {
     return work.chunks.count() <= kDecodeChunks && static_cast<int>(gridDim.x) > params.sm_count;
   }
-  /// Blocks that share the merge, of up to `blocks` that could.
+  /// Number of blocks that share the merge, at most `blocks`.
   __device__ int mergers(const DecodeWork& work, int blocks) const {
     const int count = rows(work).count();
     const int shares = merges_rows(work) ? ceil_div(count, Traits::kWarps) : count * (kDim / 32);
@@ -281,8 +283,9 @@ struct DecodeAttention : Tiles_ {
     return found.shares != 0;
   }
 
-  /// Merges the shares of this block after its last unit, `work`, where all blocks that have chunks
-  /// of these rows share the merge, except one that goes on to other rows if `one_goes_on`.
+  /// Merges this block's shares after its last unit, `work`. Up to kMostMergers of the blocks with
+  /// chunks of these rows share the merge; with `one_goes_on` one of them goes on to other rows
+  /// instead.
   __device__ void share_merge(const DecodeWork& work, bool one_goes_on) const {
     const int enders = work.blocks - (one_goes_on ? 1 : 0);
     const int count = mergers(work, enders);
@@ -321,11 +324,11 @@ __global__ void __launch_bounds__(Tiles::Traits::kThreads, Tiles::Traits::kBlock
   typename Attention::Queries queries;
   int page = 0;
   bool more = true;
-  bool shares = false;  // whether the merge of the last unit's slab is shared
-  // Keys and values that TMA copies have to be older than this step, or to have been written by the
-  // kernels before, for which this waits.
+  bool shares = false;  // the merge of the last unit's slab is shared
+  // TMA reads pages ahead of the wait below. Where this step's keys and values lie in their pages
+  // already, kernels before have written them, so the wait comes first.
   if (Attention::Traits::kTma && params.args.k.data == nullptr) wait_for_previous_kernel();
-  // A turn computes a unit, and brings the next one. It starts with nothing to compute.
+  // Each iteration computes a unit and copies the next one; the first iteration only copies.
   for (int unit = -1; more; ++unit) {
     const bool has_keys = unit >= 0 && attention.has_keys(work);
     float scores[Attention::kKeys / 8][4] = {};
@@ -353,8 +356,8 @@ __global__ void __launch_bounds__(Tiles::Traits::kThreads, Tiles::Traits::kBlock
     }
     if (more) attention.copy_old(next, next_page, false);
     if (unit < 0) {
-      // Waits before the tokens of this step and the queries are read: earlier kernels write them,
-      // and nothing else that is read here.
+      // Kernels before this one write, of all that it reads, only the queries and this step's
+      // tokens, which are read from here on.
       wait_for_previous_kernel();
       let_next_kernel_start();
     }

@@ -2,16 +2,16 @@
 // that several blocks have computed for chunks of the same rows.
 //
 // A warp merges a row. The maximum over chunks is exact in any order, so the lanes compute the
-// maxima of 32 chunks, and the factors of their sums, side by side. What has to go in the order of
-// the chunks is one product and one addition for each, with sums that were loaded many at once. The
-// operations on a sum are those of ChunkMerge and merge_chunk.
+// maxima of 32 chunks, and the factors of their sums, side by side. Only one product and one
+// addition per chunk have to follow the order of the chunks, and their sums are loaded many at
+// once. The operations on a sum are those of ChunkMerge and merge_chunk.
 #pragma once
 
 #include "cuda/attention/paged/decode_tiles.cuh"
 
 namespace packhorse::cuda {
 
-/// The rows of the slab of `work`, and their places in the batch and in the workspace. kRows: the
+/// Rows of the slab of `work`, and their addresses in the batch and in the workspace. kRows: the
 /// most rows of a slab.
 template <class T_, int kRows>
 struct DecodeRows {
@@ -41,8 +41,8 @@ struct DecodeRows {
            static_cast<int64_t>(its.head) * params.args.head_dim;
   }
 
-  /// Returns the workspace entry of a row for the sequence's first chunk; that of the next chunk is
-  /// `entry_step` further.
+  /// Returns the workspace entry of a row for the sequence's first chunk; entries of successive
+  /// chunks are entry_step() apart.
   __device__ int64_t entry(int row) const {
     const Row its = at(row);
     return work.entry + static_cast<int64_t>(its.token) * params.args.num_heads + its.head;
@@ -60,14 +60,15 @@ struct DecodeRows {
   }
 };
 
-/// States of 32 neighbouring chunks of a row, one in each lane, and the factors of the sums before
-/// a chunk and of the chunk's own.
+/// States of 32 neighbouring chunks of a row, one in each lane, and the factors of merging each: x
+/// for the sums merged before it, y for its own.
 struct ChunksOfLanes {
-  float2 state = {-INFINITY, 0};  // maximum and sum; these change nothing where a lane has no chunk
+  float2 state = {-INFINITY,
+                  0};  // maximum and sum; initially those of a missing chunk, which change nothing
   float2 factors = {1, 0};
 
-  /// Computes the factors. `highest`: the maximum of the chunks before these, and then of these as
-  /// well. Called by whole warps, after `state` is set.
+  /// Computes the factors. `highest`: on entry the maximum of all earlier chunks, on return that of
+  /// these as well. Called by whole warps, after `state` is set.
   __device__ void find_factors(float& highest) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const bool empty = state.y == 0;

@@ -1,4 +1,5 @@
-// The work of one block where several share the merge of a slab's chunks (SlabCounter) by columns.
+// The share of one block where several merge a slab's chunks together (SlabCounter), divided by
+// columns.
 #pragma once
 
 #include "cuda/attention/paged/decode_merge.cuh"
@@ -7,14 +8,15 @@ namespace packhorse::cuda {
 
 /// Merges all chunks of the rows of a slab, as merge_chunks does, by several blocks.
 ///
-/// A warp merges 32 columns of a row, one in each lane. Sums are copied to the memory of the warp's
-/// tiles, for a hundred chunks or so at once, and those of the next chunks or columns while it
-/// merges these. The code is short, since its instructions come from memory when all wait for it.
+/// A warp merges 32 columns of a row, one in each lane. Sums of kBatch chunks (64 or 128) are
+/// copied at once to the shared memory of the warp's tiles, and the next batch is copied while the
+/// warp merges this one. The code is short because its instructions are fetched from memory while
+/// all blocks wait.
 template <class Rows, class Traits>
 struct SharedMerge {
   static constexpr int kParts = Traits::kDim / 32;  // parts of a row, 32 columns each
   static constexpr int kWarps = Traits::kWarps;
-  /// Chunks of a batch: half of a warp's tiles has room for their sums.
+  /// Chunks of a batch, whose sums fill half of the memory of a warp's tiles.
   static constexpr int kBatch = Traits::kTile / 64;
   static constexpr int kOfLane = kBatch / 32;
   static constexpr int kAtOnce = 8;  // chunks that are skipped together past the last one
@@ -23,9 +25,9 @@ struct SharedMerge {
   const PagedKernelParams& params;
   const DecodeWork& work;
   float* sums;      // two batches of 32 columns: memory of this warp
-  float4* factors;  // factors of ChunkMerge for each chunk of a batch, and its sum
+  float4* factors;  // for each chunk of a batch: the two factors of ChunkMerge, its sum, 0
 
-  /// A batch of chunks from `first` on, for 32 columns of a row.
+  /// A batch of chunks from `first` on, for 32 columns of a row: item = row * kParts + part.
   struct Batch {
     int item, first;
   };
@@ -106,11 +108,11 @@ struct SharedMerge {
     const float2* state = params.state + entry + lane * kOfLane * step;
 #pragma unroll
     for (int i = 0; i < kOfLane; ++i) {
-      states[i] = float2{-INFINITY, 0};  // changes nothing, where there is no chunk
+      states[i] = float2{-INFINITY, 0};  // a missing chunk, which changes nothing
       if (lane * kOfLane + i < end) states[i] = __ldcg(state);
       state += step;
     }
-    constexpr int kAcross = 8;  // lanes side by side, which copy four columns each
+    constexpr int kAcross = 8;  // lanes that copy one chunk, four columns each
     constexpr int kAtATime = 32 / kAcross;
     constexpr int kTurn = 4 * kAtATime;
     const int mine = lane / kAcross;
@@ -130,8 +132,8 @@ struct SharedMerge {
     }
   }
 
-  /// Stores the factors of a batch where all lanes read them. `highest`: the maximum of the chunks
-  /// before, and then of these as well.
+  /// Writes the factors of a batch to `factors`. `highest`: on entry the maximum of all earlier
+  /// chunks, on return that of these as well.
   __device__ void find_factors(const float2 (&states)[kOfLane], float& highest) const {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const auto with = [](float maximum, float2 state) {

@@ -1,10 +1,9 @@
-// Copies of keys and values to shared memory for paged_decode_kernel: each warp copies its own
-// tile.
+// Copies of keys and values to shared memory for paged_decode_kernel, each warp its own tile.
 //
-// On Hopper TMA (the Tensor Memory Accelerator) copies a tile of large heads at the word of one
-// lane, as its page holds it, and the tokens of this step are put into it afterwards. Elsewhere,
-// and for small heads, of which TMA would bring a tile later, each lane copies some of it, the
-// tokens of this step from where they were computed.
+// On Hopper one lane has TMA (the Tensor Memory Accelerator) copy a whole tile of large heads from
+// its page, and the tokens of this step are written over it afterwards. Elsewhere, and for small
+// heads, whose tiles would arrive later by TMA, all lanes copy by cp.async, the tokens of this step
+// from where they were computed.
 #pragma once
 
 #include <algorithm>
@@ -39,28 +38,28 @@ struct DecodeTraits {
     unsigned shares;  // bit set of the shares of the merge that are this block's
   };
   static constexpr size_t kSharedBytes = 2 * kWarps * kTile * 2 + sizeof(Found);
-  /// `kTmaHelps`: tiles of this size arrive sooner by TMA. `kTma`: the device has TMA, too, so it
-  /// is used.
+  /// `kTmaHelps`: tiles of this size arrive sooner by TMA. `kTma`: the device has TMA as well, so
+  /// it is used.
   static constexpr bool kTmaHelps = kDim > 64;
 #if __CUDA_ARCH__ >= 900
   static constexpr bool kTma = kTmaHelps;
 #else
   static constexpr bool kTma = false;
 #endif
-  /// Blocks of a multiprocessor: as many as Hopper's shared memory has room for (others run fewer).
-  /// A third block of small heads would leave a thread too few registers.
+  /// Blocks per SM: as many as Hopper's 228 KiB of shared memory hold (other devices run fewer). A
+  /// third block of small heads would leave a thread too few registers.
   static constexpr int kBlocks = static_cast<int>(
       std::min(size_t{kTmaHelps ? 3 : 2}, size_t{228 * 1024} / (kSharedBytes + 1024)));
   static_assert(kBlocks > 0);
 };
 
-/// Returns the place of element (row, column) in a tile of kKeys rows: one panel of 64 columns
-/// after the other, whose groups of eight elements are swizzled, so that the eight rows that
-/// ldmatrix reads at once lie in different banks (CUDA driver API, CU_TENSOR_MAP_SWIZZLE_128B).
+/// Returns the index of element (row, column) in a tile of kKeys rows. Panels of 64 columns follow
+/// one another, in the 128-byte swizzle of TMA (CUDA driver API, CU_TENSOR_MAP_SWIZZLE_128B), so
+/// that the eight rows that ldmatrix reads at once lie in different banks.
 template <int kKeys>
 __device__ int tile_place(int row, int column) {
-  // Rows and columns are not negative, which the compiler does not know: it would take more
-  // instructions for a remainder than for a mask.
+  // Masks instead of remainders save instructions: the compiler does not know that rows and columns
+  // are not negative.
   return (column >> 6) * (kKeys * 64) + row * 64 + ((column & 63) ^ ((row & 7) * kVectorSize));
 }
 
@@ -80,7 +79,7 @@ struct WarpTiles {
   typename Traits::Found& found;
   int warp = static_cast<int>(threadIdx.x) / 32;
   int lane = static_cast<int>(threadIdx.x) % 32;
-  uint32_t phase = 0;  // phase of the mbarriers for the tile that is awaited next
+  uint32_t phase = 0;  // parity of the mbarriers' phase that the next tile completes
 
   __device__ WarpTiles(const DecodeKernelParams& params, unsigned char* shared)
       : params(params),
@@ -109,15 +108,15 @@ struct WarpTiles {
   __device__ bool has_new(const DecodeWork& work) const {
     return first_key(work) + kKeys > work.slab.position;
   }
-  /// The row of the pages, as a matrix, with which this warp's tile begins.
+  /// The first row of this warp's tile in the pages as a matrix [pages * Hkv * kPageTokens, d].
   __device__ int64_t page_row(const DecodeWork& work, int page) const {
     constexpr int kTokens = static_cast<int>(kPageTokens);
     const int64_t head = static_cast<int64_t>(page) * params.args.num_kv_heads + work.slab.kv_head;
     return head * kTokens + first_key(work) % kTokens;
   }
-  /// Calls body(to, from) for this lane's vectors of a whole tile: their places in the tile `to`,
-  /// and in rows of kDim elements at `from`. The swizzle repeats after eight rows, so that
-  /// addresses are constants apart, and need no instruction.
+  /// Calls body(to, from) for this lane's vectors of a whole tile: their addresses in the tile
+  /// `to`, and in rows of kDim elements at `from`. The swizzle repeats after eight rows, so
+  /// addresses differ by constants, which take no instruction.
   template <class Element, class Body>
   __device__ void for_whole_tile(T* to, const Element* from, Body body) const {
     const int column = lane % kAcross * kVectorSize;
@@ -166,7 +165,7 @@ struct DecodeTiles : WarpTiles<T_, Traits_> {
     }
   }
 
-  /// Starts copying this warp's tile of keys or values, as far as it is older than this step.
+  /// Starts copying this warp's tile of keys or values: rows older than this step, or all by TMA.
   __device__ void copy_old(const DecodeWork& work, int page, bool of_keys) const {
     if (!has_keys(work)) return;
     if constexpr (Traits::kTma) {
@@ -184,8 +183,7 @@ struct DecodeTiles : WarpTiles<T_, Traits_> {
     }
   }
 
-  /// Ends a group of the lanes' copies: the old keys are one group, the rest of the tile is the
-  /// next.
+  /// Ends a cp.async group: the old keys are one group, the rest of the tile is the next.
   __device__ void end_group() const {
     if constexpr (!Traits::kTma) cute::cp_async_fence();
   }
@@ -213,11 +211,11 @@ struct DecodeTiles : WarpTiles<T_, Traits_> {
     }
   }
 
-  /// Does nothing here: pages in e4m3 scale scores before they are finished, and probabilities.
+  /// Does nothing: only pages in e4m3 have scales of keys and values.
   template <int kBlocks>
   __device__ void scale(bool /*of_keys*/, float (& /*x*/)[kBlocks][4]) const {}
 
-  /// Writes the tokens of this step to their page. The step's sequence alone has that page.
+  /// Writes the tokens of this step to their page, which no other sequence has.
   __device__ void store_new(const DecodeWork& work, int page) const {
     const AttentionArgs& args = params.args;
     if (!has_new(work) || args.k.data == nullptr || work.slab.row > 0) return;
@@ -272,8 +270,8 @@ struct DecodeTiles : WarpTiles<T_, Traits_> {
     }
   }
 
-  /// Clears values past the sequence's end, since probabilities of zero multiply them; keys there
-  /// are masked.
+  /// Clears values past the sequence's end, where probabilities are zero but 0 x NaN would be NaN;
+  /// scores of keys there are masked.
   __device__ void clear_values(const DecodeWork& work) const {
     const int column = lane % kAcross * kVectorSize;
 #pragma unroll 1
@@ -284,7 +282,7 @@ struct DecodeTiles : WarpTiles<T_, Traits_> {
   }
 
   /// Calls body(row of this warp's tile, column, address of the token's keys or values) for the
-  /// tokens of this step, by eight elements, some of which may be past the head's end.
+  /// tokens of this step, for eight elements at a time; columns may lie past the head's end.
   template <class Body>
   __device__ void for_new(const DecodeWork& work, int page, bool of_keys, Body body) const {
     const AttentionArgs& args = params.args;
@@ -318,7 +316,7 @@ struct DecodeTiles : WarpTiles<T_, Traits_> {
     }
   }
 
-  /// Puts the tokens of this step into a tile that TMA brings as its page holds it.
+  /// Waits for a tile that TMA copies from its page, and writes the tokens of this step over it.
   __device__ void put_new(const DecodeWork& work, int page) const {
     await_values();
     if (params.args.k.data != nullptr) {

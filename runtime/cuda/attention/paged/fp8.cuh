@@ -1,12 +1,12 @@
 // Tiles of keys and values from pages in e4m3, for the two kernels of attention over pages.
 //
-// Bytes are copied to shared memory as they lie in their page, and made 16-bit numbers there, from
-// which the kernels go on as with pages of 16 bits. A key's scale multiplies its scores, before
-// they are scaled and masked; a value's the probabilities, in float32, after they were summed. Both
-// kernels do the same with the same numbers: so they still give the same bits.
+// Bytes are copied to shared memory as they lie in their page and converted to 16 bits there, from
+// which the kernels continue as with 16-bit pages. A key's scale multiplies its scores, before they
+// are scaled and masked; a value's scale multiplies the probabilities, in float32, after they were
+// summed. Both kernels compute the same expressions, so they give the same bits.
 //
-// Past a sequence's end scales are zeros here, since pages hold anything there, and bytes are any
-// numbers, but numbers (unpack_float8).
+// Pages hold anything past a sequence's end. Scales are read as zeros there, and bytes as finite
+// numbers (unpack_float8 gives no NaN), so that their products are zeros.
 #pragma once
 
 #include "core/math.h"
@@ -21,9 +21,9 @@ __device__ inline void copy_bytes_async(uint2* to, const void* from, bool inside
                                                         *reinterpret_cast<uint64_t*>(to), inside);
 }
 
-/// Starts copying four scales, of which those from `count` on are not read and become zeros. They
-/// do not come by way of the first cache (cp.async.cg): it would keep, beside those of old tokens,
-/// what the place of this step's held before.
+/// Starts copying four scales, of which those from `count` on are not read and become zeros.
+/// cp.async.cg bypasses the L1 cache: a line fetched for old tokens' scales would hold stale ones
+/// for the tokens of this step.
 __device__ inline void copy_scales_async(float* to, const float* from, int count) {
   const auto at = static_cast<unsigned>(__cvta_generic_to_shared(to));
   const int bytes = max(0, min(4, count)) * static_cast<int>(sizeof(float));
@@ -31,7 +31,7 @@ __device__ inline void copy_scales_async(float* to, const float* from, int count
                : "memory");
 }
 
-/// Makes eight numbers of T of eight bytes (unpack_float8).
+/// Converts eight bytes to T, divided by kFloat8Unit<T> (unpack_float8).
 template <class T>
 __device__ uint4 unpack_vector(uint2 bytes) {
   const uint2 low = unpack_float8<T>(bytes.x);
@@ -39,7 +39,8 @@ __device__ uint4 unpack_vector(uint2 bytes) {
   return {low.x, low.y, high.x, high.y};
 }
 
-/// Multiplies this thread's part of a tile of keys by the scales of the keys.
+/// Multiplies this thread's scores or probabilities of a tile by `scales`, those of its keys or
+/// values.
 template <class T, int kBlocks>
 __device__ void scale_keys(float (&x)[kBlocks][4], const float* scales) {
   const AccumulatorPlace place;
@@ -58,7 +59,7 @@ __device__ void scale_keys(float (&x)[kBlocks][4], const float* scales) {
 template <int kDim, int kWarps>
 struct Float8PagedTraits : PagedTraits<kDim, kWarps> {
   using Base = PagedTraits<kDim, kWarps>;
-  /// Bytes and scales, of keys and of values, of the tile at hand and of the next.
+  /// Bytes and scales, [keys or values][even or odd tiles].
   struct Copied {
     uint2 bytes[2][2][Base::kKeys * kDim / kVectorSize];
     alignas(16) float scales[2][2][Base::kKeys];
@@ -66,7 +67,8 @@ struct Float8PagedTraits : PagedTraits<kDim, kWarps> {
   static constexpr size_t kSharedBytes = (Base::kSlab + 2 * Base::kTile) * 2 + sizeof(Copied);
 };
 
-/// PagedTiles over pages in e4m3. A thread converts the bytes that it has copied itself.
+/// Counterpart of PagedTiles over pages in e4m3. A thread converts the bytes that it has copied
+/// itself.
 template <class T_, class Traits_>
 struct Float8PagedTiles {
   using T = T_;
@@ -78,7 +80,7 @@ struct Float8PagedTiles {
   static_assert(kKeys * kAcross % Traits::kThreads == 0 && kKeys <= 4 * Traits::kThreads);
 
   const AttentionArgs& args;
-  T* const tiles;  // keys and values of the tile at hand
+  T* const tiles;  // keys and values of the current tile, converted
   Copied& copied;
 
   __device__ Float8PagedTiles(const AttentionArgs& args, void* shared)
@@ -144,9 +146,9 @@ struct Float8DecodeTraits : DecodeTraits<kDim, kRows> {
   static_assert(kBlocks > 0);
 };
 
-/// DecodeTiles over pages in e4m3, which hold the tokens of this step, too. Keys become 16-bit
-/// numbers in the same memory as values, which take their turn after them; so the copies of the
-/// next keys and values lie elsewhere in the meantime.
+/// Counterpart of DecodeTiles over pages in e4m3, which hold the tokens of this step already. Keys,
+/// and after them values, are converted to 16 bits in the first half of a warp's memory; the second
+/// half holds the bytes of both, so that the next tile can be copied meanwhile.
 template <class T_, class Traits_>
 struct Float8DecodeTiles : WarpTiles<T_, Traits_> {
   using T = T_;
@@ -228,7 +230,7 @@ struct Float8DecodeTiles : WarpTiles<T_, Traits_> {
   }
 
   /// Starts copying bytes [begin, end) of this warp's tile, whose rows lie side by side in their
-  /// page. A piece that is part of an old and of a new row counts as new.
+  /// page. A 16-byte piece with bytes of old and of new rows counts as new.
   __device__ void copy(const DecodeWork& work, int page, bool of_keys, int begin, int end) const {
     const AttentionArgs& args = params.args;
     const auto* from =
@@ -248,8 +250,8 @@ struct Float8DecodeTiles : WarpTiles<T_, Traits_> {
     }
   }
 
-  /// Starts copying scales of keys [begin, end), a multiple of four each; pieces with old and new
-  /// ones count as new. Scales past the sequence's end become zeros.
+  /// Starts copying the scales of keys [begin, end), both multiples of four; pieces with old and
+  /// new ones count as new. Scales past the sequence's end become zeros.
   __device__ void copy_scales(const DecodeWork& work, int page, bool of_keys, int begin,
                               int end) const {
     const AttentionArgs& args = params.args;

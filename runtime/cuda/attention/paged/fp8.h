@@ -1,4 +1,4 @@
-// Attention over pages in e4m3 (attention/paged/fp8.cuh), by both kernels.
+// Host interface of attention over pages in e4m3 (attention/paged/fp8.cuh).
 #pragma once
 
 #include "cuda/attention/paged/paged.h"
@@ -8,13 +8,14 @@ namespace packhorse::cuda {
 
 struct PagedKernelParams;
 
-/// As prepare_attention_pages.
+/// Raises the shared memory limits of the kernels for pages in e4m3, once, before any launch.
 void prepare_attention_pages_float8(const DeviceCaps& caps);
 
 /// Bytes of shared memory of the kernel for few rows.
 size_t decode_float8_shared_bytes(const AttentionArgs& args);
 
-/// As launch_attention_pages does with rows of many queries, and of few.
+/// Launch the kernel for many query rows, and the one for few. Asynchronous on `stream`; throw
+/// RuntimeError.
 void launch_prefill_float8(const AttentionArgs& args, const KernelStream& stream);
 void launch_decode_float8(const PagedKernelParams& params, const KernelStream& stream);
 

@@ -1,19 +1,19 @@
 // Attention of new tokens over pages of a key-value cache, for compute capability 8.0 and up.
 //
-// Prompts and single tokens go through one kernel, and a row's result is one expression of the
-// row's own position, whatever the batch, the step and the launch are like:
+// The kernels for prompts and for single tokens compute a row as one expression of the row's own
+// position, whatever the batch, the step, the launch and the kernel:
 //
 //   - Keys are taken in tiles, counted from position 0 of the sequence. A tile's scores are
-//     products in steps of 16 columns by mma.sync; its probabilities are rounded to the cache's
-//     dtype against the maximum of the tile alone; its sums start from zero. So tiles can be
-//     computed side by side.
-//   - What tiles have found is merged in ascending order (merge_chunk), two or four into a chunk,
-//     and chunks likewise. A block may walk through all chunks of its rows, or blocks take some
-//     each and leave what they have found in memory: the operations on a row are the same.
-//   - What a row does not see changes nothing, to the bit: a masked score is -infinity, its
-//     probability 0, and a tile or chunk without a visible key is not merged.
+//     products in steps of 16 columns by mma.sync, or by wgmma with the same bits; its
+//     probabilities are relative to the maximum of the tile alone and rounded to 16 bits; its sums
+//     start from zero. So tiles can be computed side by side.
+//   - Results of tiles are merged in ascending order (merge_chunk), two or four to a chunk, and
+//     then those of chunks. A block may walk through all chunks of its rows, or several blocks
+//     compute some each and leave their results in memory: the operations on a row are the same.
+//   - Keys that a row does not see change no bit: a masked score is -infinity, its probability 0,
+//     and a tile or chunk without a visible key is not merged.
 //
-// A block works on rows of one sequence and one key/value head. The query heads that share this
+// A block computes rows of one sequence and one key/value head. The query heads that share this
 // key/value head lie side by side: row r is token r / group and head r % group, so that a key is
 // read once for all of them, and a single token of a model with grouped heads fills a tile.
 #pragma once
@@ -26,8 +26,8 @@
 
 namespace packhorse::cuda {
 
-/// Keys of a tile and of a chunk: constants of the head size, because they decide on the order of
-/// sums. A block can hold all keys and values of a chunk in shared memory.
+/// Keys of a tile and of a chunk. They are constants of the head size, because they decide the
+/// order of sums. A block can hold all keys and values of a chunk in shared memory.
 template <int kDim>
 inline constexpr int kTileKeys = kDim <= 128 ? 64 : 32;
 template <int kDim>
@@ -97,15 +97,15 @@ struct PagedSlab {
 };
 
 /// Slots of `rows` rows that hold every slab of a batch: sequence b's slabs begin at slot
-/// cu_seqlens[b] * group / rows + b, which never overlap, so a block finds its slab by a search
-/// alone.
+/// cu_seqlens[b] * group / rows + b. The slots of two sequences never overlap, so a block finds its
+/// slab by a search alone.
 inline int64_t paged_slots(const AttentionArgs& args, int rows) {
   const int64_t group = args.num_heads / args.num_kv_heads;
   return args.queries.num_tokens * group / rows + args.queries.num_sequences;
 }
 
 /// Finds the slab of slot blockIdx.x; false where there is none. Called by whole warps. The first
-/// sequence need not have the first tokens: the slots of those before are empty.
+/// sequence need not begin at token 0; slots of tokens before it are empty.
 template <int kRows>
 __device__ bool find_paged_slab(const PagedKernelParams& params, PagedSlab& slab) {
   const AttentionArgs& args = params.args;
@@ -113,8 +113,8 @@ __device__ bool find_paged_slab(const PagedKernelParams& params, PagedSlab& slab
   const auto first_slot = [&](int b) { return args.queries.cu_seqlens[b] * group / kRows + b; };
   const int sequences = params.sequences();
   if (sequences == 0) return false;
-  // Rows near a sequence's end see the most keys: blocks begin with them, so that none of the long
-  // ones begins last.
+  // Slots are taken in descending order: rows near a sequence's end see the most keys, and a long
+  // slab should not start last.
   const int slot = static_cast<int>(gridDim.x - 1 - blockIdx.x);
   slab.sequence = warp_search(sequences, slot, first_slot);
   slab.q_begin = args.queries.cu_seqlens[slab.sequence];
@@ -148,13 +148,14 @@ class PageNumbers {
   int held_ = 0;
 };
 
-/// Maximum and sum of a row so far, in units of log2(e), from which the factors for merging the
-/// next chunk follow.
+/// Running maximum (of scores times log2(e)) and sum of a row, from which the factors for merging
+/// the next chunk follow.
 struct ChunkMerge {
   float maximum = -INFINITY;
   float sum = 0;
 
-  /// Adds a chunk. `factors`: of the sums that were merged so far, and of those of the chunk.
+  /// Adds a chunk. `factors` receives that of the sums merged so far (x) and that of the chunk's
+  /// (y).
   __device__ void add(float chunk_maximum, float chunk_sum, float2& factors) {
     factors = {1, 0};
     if (chunk_sum == 0) return;  // an empty chunk changes nothing; NaN is not empty
@@ -170,7 +171,8 @@ __device__ inline float merge_chunk(float merged, float chunk, float2 factors) {
   return __fmaf_rn(chunk, factors.y, __fmul_rn(merged, factors.x));
 }
 
-/// Sets scores that a row does not see to -infinity; as finish_paged_scores.
+/// Sets scores of keys that a row does not see to -infinity. Parameters are those of
+/// finish_paged_scores.
 template <int kBlocks>
 __device__ void mask_paged_scores(float (&scores)[kBlocks][4], const PagedKernelParams& params,
                                   const PagedSlab& slab, int row, int key) {
@@ -178,7 +180,7 @@ __device__ void mask_paged_scores(float (&scores)[kBlocks][4], const PagedKernel
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int position = slab.position + params.token_of(row + place.row + half * 8);
-    // The thread's first column, counted from the first and from the last key that its row sees.
+    // Distance of the thread's first column from the first and from the last key that its row sees.
     const int from_low = key + place.column - (position - params.window.left);
     const int from_high =
         key + place.column - min(slab.kv_length - 1, position + params.window.right);
@@ -194,7 +196,7 @@ __device__ void mask_paged_scores(float (&scores)[kBlocks][4], const PagedKernel
 }
 
 /// Finishes the scores of this thread's two rows over a tile of keys from `key` on: scaled, capped,
-/// with the term of ALiBi, in units of log2(e); -infinity where masked. `row`: the warp's first.
+/// with the term of ALiBi, times log2(e); -infinity where masked. `row`: the warp's first row.
 template <int kBlocks>
 __device__ void finish_paged_scores(float (&scores)[kBlocks][4], const PagedKernelParams& params,
                                     const PagedSlab& slab, int row, int key) {
@@ -248,8 +250,8 @@ __device__ void finish_plain_scores(float (&scores)[kBlocks][4], const PagedKern
   mask_paged_scores(scores, params, slab, row, key);
 }
 
-/// Finishes the scores, by `finish_rare` where there are caps or ALiBi: it does what
-/// finish_paged_scores does, out of the way of other code.
+/// Finishes the scores; those with a cap or ALiBi by `finish_rare`, which does what
+/// finish_paged_scores does and may keep its instructions out of the common path.
 template <int kBlocks, class FinishRare>
 __device__ void finish_scores(float (&scores)[kBlocks][4], const PagedKernelParams& params,
                               const PagedSlab& slab, int row, int key, FinishRare finish_rare) {
@@ -259,8 +261,8 @@ __device__ void finish_scores(float (&scores)[kBlocks][4], const PagedKernelPara
 }
 
 /// Turns a tile's scores into probabilities, in place. `maxima` and `sums` are those of this
-/// thread's two rows over the tile, the same in all lanes of a quad. kHalves: 1 where lower rows do
-/// not exist, whose probabilities become zeros.
+/// thread's two rows over the tile, the same in all lanes of a quad. With kHalves = 1 the lower
+/// rows do not exist, and their probabilities become zeros.
 template <int kHalves = 2, int kBlocks>
 __device__ void tile_softmax(float (&scores)[kBlocks][4], float2& maxima, float2& sums) {
   maxima = row_maxima<kHalves>(scores);
@@ -293,8 +295,8 @@ struct MergedRows {
   }
 };
 
-/// Shared memory of paged_attention_kernel for tiles of keys and values: those of the tile at hand
-/// and of the next, as their pages hold them.
+/// Shared memory of paged_attention_kernel for keys and values of the current and the next tile, in
+/// the dtype of the pages.
 template <class T_, class Traits_>
 struct PagedTiles {
   using T = T_;
@@ -308,21 +310,21 @@ struct PagedTiles {
   __device__ PagedTiles(const AttentionArgs& args, void* shared)
       : args(args), tiles(static_cast<T*>(shared)) {}
 
-  /// Starts copying a tile of keys, or of values, which begins at `row` of the pages as a matrix
-  /// and of which the first `valid` rows have been written.
+  /// Starts copying a tile of keys, or of values. The tile begins at `row` of the pages as a matrix
+  /// [pages * Hkv * kPageTokens, d], and its first `valid` rows have been written.
   __device__ void fetch(bool values, int tile, int64_t row, int valid) const {
     const T* from = static_cast<const T*>(values ? args.pages.values.data : args.pages.keys.data) +
                     row * args.head_dim;
     copy_tile_async<kKeys, kDim, Traits::kThreads>(at(values, tile), from, args.head_dim, valid,
                                                    args.head_dim);
   }
-  /// Does nothing here: pages in e4m3 are converted when this thread's copies of a tile are done,
-  /// before the threads meet.
+  /// Does nothing: only pages in e4m3 are converted, by each thread after its own copies of a tile
+  /// are done and before the block's barrier.
   __device__ void receive(bool /*values*/, int /*tile*/) const {}
   __device__ T* at(bool values, int tile) const {
     return tiles + ((values ? 2 : 0) + tile % 2) * Traits::kTile;
   }
-  /// Does nothing here: pages in e4m3 scale scores before they are finished, and probabilities.
+  /// Does nothing: only pages in e4m3 have scales of keys and values.
   template <int kBlocks>
   __device__ void scale(bool /*values*/, int /*tile*/, float (& /*x*/)[kBlocks][4]) const {}
 };
@@ -375,8 +377,9 @@ __global__ void __launch_bounds__(Tiles::Traits::kThreads)
   PageNumbers pages(
       args.pages.table + static_cast<int64_t>(slab.sequence) * args.pages.table_stride,
       ceil_div(slab.kv_length, static_cast<int>(kPageTokens)));
-  // One group of copies per tile of keys or values, an empty one past the last: a tile's keys and
-  // values are here when all but the two latest groups are.
+  // fetch commits one cp.async group per tile of keys or values, and an empty one past the last
+  // tile. A tile's keys, and later its values, have arrived when all but the two latest groups
+  // have.
   const auto fetch = [&](bool values, int tile) {
     if (tile < end) {
       const int64_t page = pages[tile / kPageTiles];
@@ -421,7 +424,7 @@ __global__ void __launch_bounds__(Tiles::Traits::kThreads)
     }
   }
   cute::cp_async_wait<0>();
-  __syncthreads();  // the queries' room becomes the staging of the output
+  __syncthreads();  // the output is staged where the queries were
 
   const AccumulatorPlace place;
   using Pair = typename Element<T>::Pair;

@@ -24,7 +24,7 @@ void dispatch_pages(DType dtype, int64_t head_dim, Launch launch) {
   });
 }
 
-/// Calls launch.operator()<T, kDim>() for all that dispatch_pages knows.
+/// Calls launch.operator()<T, kDim>() for every combination that dispatch_pages can choose.
 template <class Launch>
 void for_all_pages(Launch launch) {
   for (const DType dtype : {DType::kFloat16, DType::kBFloat16}) {
@@ -49,8 +49,8 @@ inline int64_t most_rows(const AttentionArgs& args) {
 /// Rows of a slab of the kernel for few rows.
 inline int slab_rows(const AttentionArgs& args) { return most_rows(args) <= 8 ? 8 : 16; }
 
-/// Raises a kernel's shared memory limit. One that needs more than `most`, what blocks of the
-/// device may have, is never launched there.
+/// Raises a kernel's shared memory limit to `bytes`. A kernel that needs more than `most`, the
+/// device's limit per block, is left alone, as it is never launched there.
 template <class Kernel>
 void allow_shared_memory(Kernel* kernel, size_t bytes, size_t most) {
   if (bytes > most) return;
@@ -105,7 +105,7 @@ void launch_paged_decode(const PagedKernelParams& common, const KernelStream& st
     params.key_map = map(args.pages.keys.data);
     params.value_map = map(args.pages.values.data);
   }
-  // Launches as many blocks as fit the device at once, which share the work.
+  // The grid has at most as many blocks as fit the device at once; they share the work.
   const int64_t work = paged_slots(args, Traits::kRows) * args.num_kv_heads *
                        (params.entries > 0 ? chunk_count(args.pages.max_kv_len, args.head_dim) : 1);
   launch_kernel(

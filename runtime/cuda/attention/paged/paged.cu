@@ -7,8 +7,8 @@
 namespace packhorse::cuda {
 namespace {
 
-// Most workspace for rows of split chunks. A batch that would need more is not split: it has so
-// many rows, or so long sequences, that blocks fill the device without a split.
+// Most workspace, in bytes, for partial results of sequences that are split among blocks. A batch
+// that would need more is not split, since its rows mostly fill the device without a split.
 constexpr size_t kSplitBytes = size_t{64} << 20;
 
 size_t entry_bytes(int64_t head_dim) {
@@ -19,7 +19,7 @@ int64_t slab_count(const AttentionArgs& args) {
   return paged_slots(args, slab_rows(args)) * args.num_kv_heads;
 }
 
-// Which of the two kernels for many rows runs; both give the same bits.
+// True if the Hopper kernel for many rows runs, not the portable one; both give the same bits.
 bool takes_sm90(const AttentionArgs& args, const PagedLaunch& how, const DeviceCaps& caps) {
   return caps.wgmma && !args.pages.key_scales && attention_pages_sm90_supported(args, how);
 }
@@ -29,14 +29,15 @@ using Prefill = PagedTiles<T, PagedTraits<kDim, kPrefillWarps>>;
 template <class T, int kDim, int kRows>
 using Decode = DecodeTiles<T, DecodeTraits<kDim, kRows>>;
 
-// True if the kernel for few rows finds room on the device.
+// True if the kernel for few rows finds room in the device's shared memory.
 bool decode_fits(const AttentionArgs& args, const DeviceCaps& caps) {
   const size_t bytes =
       args.pages.key_scales ? decode_float8_shared_bytes(args) : decode_shared_bytes<Decode>(args);
   return bytes <= caps.shared_bytes;
 }
 
-// Which of the two kernels is faster, where both find room; both give the same bits.
+// True if the kernel for few rows runs, not one for many: where it finds room and is the faster
+// one. All give the same bits.
 bool takes_skinny(const AttentionArgs& args, const DeviceCaps& caps) {
   return decode_fits(args, caps) && (most_rows(args) <= 16 || slab_count(args) < caps.sm_count);
 }
@@ -89,11 +90,12 @@ void launch_attention_pages(const AttentionArgs& args, const PagedLaunch& how,
                             const KernelStream& stream) {
   if (args.queries.num_tokens == 0 || args.queries.num_sequences == 0) return;
   if (takes_skinny(args, stream.caps)) return launch_skinny(args, how, stream);
-  // A block that goes through all keys of one token would hold up the others.
+  // Sequences of a single token go to the kernel for few rows: in a kernel for many, a block would
+  // walk through all keys for one token and hold up the others.
   AttentionArgs first = args;
   first.queries.num_tokens = first.queries.num_sequences = args.pages.num_single;
   first.queries.max_seqlen = 1;
-  first.k = first.v = {};  // they lie in their pages already
+  first.k = first.v = {};  // keys and values lie in their pages already
   const int64_t num_single = decode_fits(first, stream.caps) ? args.pages.num_single : 0;
   if (num_single > 0) launch_skinny(first, how, stream);
   if (num_single == args.queries.num_sequences) return;

@@ -10,17 +10,18 @@
 
 namespace packhorse::cuda {
 
-/// Memory of the device's context that a launch uses.
+/// Device memory that a launch uses, beside its arguments.
 struct PagedLaunch {
   unsigned* counters = nullptr;  // [kPagedCounters]: zeros before and after every launch
   size_t workspace_bytes = 0;    // at args.workspace
 };
 
-/// Slabs of rows times key/value heads up to which sequences are split among blocks.
+/// Number of counters, one for each slab of rows and key/value head. Where there are more of these,
+/// sequences are not split among blocks.
 inline constexpr int64_t kPagedCounters = 16384;
 
-/// Raises the shared memory limits of the kernels that find room on the current device, once,
-/// before any launch.
+/// Raises the shared memory limits of the kernels that find room on the current device. Called
+/// once, before any launch.
 void prepare_attention_pages(const DeviceCaps& caps);
 
 /// Bytes of workspace for these bounds, and for every batch within them.

@@ -1,10 +1,10 @@
-// The work of a block of paged_decode_kernel: which rows and keys.
+// Schedule of paged_decode_kernel: the rows and keys that each block computes.
 //
 // A unit of work is a slab of rows and one chunk of keys of the slab's sequence. Units are numbered
-// by sequence, slab, head and chunk, and the blocks of the grid take runs of units, all of the same
-// number: so the work is spread evenly, however uneven the sequences are. Where the workspace has
-// too little room for the partial results of all rows in all chunks, a unit is a slab with all of
-// its chunks.
+// by sequence, slab, head and chunk, and every block of the grid takes a run of equally many units,
+// so that the work is spread evenly however uneven the sequences are. Where the workspace has too
+// little room for the partial results of all rows in all chunks, a unit is a slab with all of its
+// chunks.
 #pragma once
 
 #include "core/math.h"
@@ -22,7 +22,8 @@ struct ChunkRange {
   __device__ int count() const { return end - first; }
 };
 
-/// A slab, one of its chunks, and what the merge needs to know of the slab's other chunks.
+/// A unit: a slab and one of its chunks, with what the merge needs to know of the slab's other
+/// chunks.
 struct DecodeWork {
   PagedSlab slab;
   ChunkRange chunks{{}, 0, 0, 1};  // chunks of the sequence
@@ -32,7 +33,7 @@ struct DecodeWork {
   int64_t entry = 0;  // first entry of the sequence in the workspace
 };
 
-/// The sum of the values of this lane and those before.
+/// Inclusive prefix sum over the lanes of a warp.
 template <class Value>
 __device__ Value sum_to_lane(Value value) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -44,8 +45,8 @@ __device__ Value sum_to_lane(Value value) {
   return value;
 }
 
-/// Goes through the units of one block. Called by whole warps, of which each has the whole state; a
-/// lane looks at every 32nd sequence. kRows: rows of a slab. kKeys: keys of a chunk.
+/// Goes through the units of one block. Called by whole warps, each with its own copy of the state;
+/// a lane looks at every 32nd sequence. kRows: rows of a slab. kKeys: keys of a chunk.
 template <int kRows, int kKeys>
 class DecodeSchedule {
  public:
@@ -69,8 +70,8 @@ class DecodeSchedule {
     total_ = warp_total(split_ ? units : slabs) * params.args.num_kv_heads;
     const int blocks = static_cast<int>(gridDim.x);
     share_ = max(1, ceil_div(total_, blocks));
-    // Merging chunks of several blocks takes longer than a chunk: so slabs stay whole where that
-    // makes a block's work longer by a quarter at most.
+    // Merging chunks of several blocks takes longer than computing a chunk, so slabs stay whole
+    // where that lengthens a block's work by a quarter at most.
     const int whole = round_up(share_, most_chunks);
     if (split_ && share_ > 1 && whole * 4 <= share_ * 5) share_ = whole;
     number_ = static_cast<int>(blockIdx.x) * share_;
@@ -83,14 +84,14 @@ class DecodeSchedule {
     return work_.chunk + 1 < work_.chunks.end && (!split_ || left_ > 0);
   }
 
-  /// Returns, after the last unit, whether the block with the last chunk of its slab has units
-  /// after it.
+  /// Returns, after this block's last unit, whether the block that has the last chunk of the same
+  /// slab goes on to other slabs.
   __device__ bool slab_goes_on() const {
     const int end = number_ + work_.chunks.end - work_.chunk;
     return end < total_ && end % share_ != 0;
   }
 
-  /// Goes to the next unit, or at first to the first. False: there is none.
+  /// Goes to the next unit, at the first call to the first one. Returns false where there is none.
   __device__ bool next() {
     if (started_) {
       const bool same = continues();
@@ -131,8 +132,8 @@ class DecodeSchedule {
     ChunkRange chunks{{}, 0, 0, 1};
 
     Sequence() = default;
-    /// Loads a sequence within the bound of the number of sequences, which is known without a look
-    /// at memory.
+    /// Loads this lane's sequence of the 32 from `first` on, up to the bound num_sequences, which
+    /// is known without reading device memory.
     __device__ Sequence(const PagedKernelParams& params, int first) {
       const int b = first + static_cast<int>(threadIdx.x) % 32;
       if (b >= params.args.queries.num_sequences) return;
@@ -147,7 +148,7 @@ class DecodeSchedule {
   };
 
   /// Returns this lane's sequence of the 32 from `first` on. The first 32 were loaded together with
-  /// their number.
+  /// the exact number of sequences.
   __device__ Sequence sequences_at(int first) const {
     if (first + static_cast<int>(threadIdx.x) % 32 >= sequences_) return {};
     return first == 0 ? first_ : Sequence(params_, first);
@@ -158,7 +159,7 @@ class DecodeSchedule {
     return __shfl_sync(kFullWarp, sum_to_lane(value), 31);
   }
 
-  // Goes to the unit of this number. Without a split, units are counted in slabs.
+  // Goes to the unit of this number. Without a split, a unit is a whole slab.
   __device__ void find(int number) {
     const int heads = params_.args.num_kv_heads;
     int64_t entries = 0;  // workspace entries of the sequences before

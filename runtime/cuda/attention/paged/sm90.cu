@@ -30,7 +30,7 @@ CUtensorMap query_map(const AttentionArgs& args, int group, int slab_tokens) {
       {64, static_cast<cuuint32_t>(group), static_cast<cuuint32_t>(slab_tokens)});
 }
 
-// Boxes begin where PageValues says.
+// Returns the map of the values' pages, whose boxes begin at the coordinates of PageValues.
 CUtensorMap page_values_map(const AttentionArgs& args) {
   const int64_t row_bytes = int64_t{args.head_dim} * 2;
   const auto row = static_cast<cuuint64_t>(row_bytes);

@@ -5,16 +5,16 @@
 
 namespace packhorse::cuda {
 
-/// True if launch_attention_pages_sm90 takes these arguments: heads of up to 128 columns, of which
-/// one key/value head is shared by no more query heads than a block has rows; and counters.
+/// True if launch_attention_pages_sm90 takes these arguments: heads of up to 128 columns, no more
+/// query heads per key/value head than a block has rows, and counters.
 bool attention_pages_sm90_supported(const AttentionArgs& args, const PagedLaunch& how);
 
-/// Raises the kernels' shared memory limits on the current device; once, before any launch.
+/// Raises the kernels' shared memory limits on the current device. Called once, before any launch.
 void prepare_attention_pages_sm90();
 
-/// Does what launch_attention_pages does, with the same bits, where the new tokens lie in their
-/// pages already: args.k, args.v, `num_single` and the workspace are not looked at. The first of
-/// the counters is zero before and after. Asynchronous; may be captured. Throws
+/// Launches attention over pages, with the bits of launch_attention_pages. New tokens must lie in
+/// their pages already: args.k, args.v, `num_single` and the workspace are ignored. The first
+/// counter must be zero, and is zero afterwards. Asynchronous on `stream`; may be captured. Throws
 /// RuntimeError.
 void launch_attention_pages_sm90(const AttentionArgs& args, const PagedLaunch& how,
                                  const KernelStream& stream);

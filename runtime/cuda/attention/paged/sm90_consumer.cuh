@@ -1,8 +1,10 @@
-// A consumer warpgroup of attention over pages on Hopper (attention/paged/sm90_kernel.cuh). It has
-// 64 rows of a slab, goes through their tiles of keys in ascending order, and stores the rows.
+// A consumer warpgroup of attention over pages on Hopper (attention/paged/sm90_kernel.cuh). A
+// warpgroup owns 64 rows of a slab, goes through their tiles of keys in ascending order, and stores
+// the rows.
 //
-// A thread's accumulators of wgmma are, for 64 rows as for the 16 of each warp, those of mma.sync:
-// so the softmax of a tile is that of the other kernels, and sums are added in the same order.
+// A thread holds the same elements of its warp's 16 rows in the accumulators of wgmma as in those
+// of mma.sync, so the softmax of a tile is that of the other kernels, and sums are added in the
+// same order.
 #pragma once
 
 #include "cuda/attention/paged/sm90_traits.cuh"
@@ -14,7 +16,7 @@ namespace packhorse::cuda {
 template <int kBlocks>
 __device__ void merge_rows(float (&merged)[kBlocks][4], const float (&part)[kBlocks][4],
                            float2 above, float2 below) {
-  // Nearly always all rows of a warp have something to add.
+  // Common case: all rows of the warp see keys of the part, so that nothing has to be tested.
   if (__all_sync(kFullWarp, above.y != 0 && below.y != 0)) {
 #pragma unroll
     for (int n = 0; n < kBlocks; ++n) {
@@ -67,7 +69,7 @@ struct PagesSm90Consumer {
     if (leader) sm90::Barrier::arrive(empty);
   }
 
-  /// Passes tiles that none of this warpgroup's rows sees.
+  /// Waits for and releases tiles that no row of this warpgroup sees.
   __device__ void skip(int tiles) {
 #pragma unroll 1
     for (; tiles > 0; --tiles) {
@@ -103,7 +105,8 @@ struct PagesSm90Consumer {
                     false);
   }
 
-  /// Computes one tile. The first of a chunk begins the chunk's sums; others are merged with them.
+  /// Computes one tile. The first tile of a chunk begins the chunk's sums; later ones are merged
+  /// with them.
   template <bool kFirst>
   __device__ void attend(int tile) {
     Accumulator scores;
@@ -120,8 +123,8 @@ struct PagesSm90Consumer {
     Fragment p[kKeys / 16];
 #pragma unroll
     for (int k = 0; k < kKeys / 16; ++k) p[k] = pack_a<T>(scores[2 * k], scores[2 * k + 1]);
-    // The condition, which always holds, keeps the wait for the values behind the softmax: the
-    // compiler would have all warps wait first.
+    // The condition always holds. It keeps the wait for the values after the softmax, where the
+    // compiler would otherwise move it ahead.
     if (leader && !(sums.x < 0)) sm90::Barrier::arrive(&smem.keys_empty[stage.index]);
     sm90::Barrier::wait(&smem.values_full[stage.index], stage.phase);
     if constexpr (kFirst) {
@@ -152,7 +155,7 @@ struct PagesSm90Consumer {
     stage.advance();
   }
 
-  /// Clears the results of rows that see no key of the tile, whatever its values are.
+  /// Clears the results of rows that see no key of the tile: 0 x NaN would be NaN.
   __device__ void clear_unseen(float2 sums) {
     if (__all_sync(kFullWarp, sums.x != 0 && sums.y != 0)) return;
 #pragma unroll
@@ -173,7 +176,7 @@ struct PagesSm90Consumer {
     for (int box = 0; box < kBoxes; ++box) merge_rows(merged[box], chunk[box], above, below);
   }
 
-  /// Writes the rows before `row_end`, by way of the room of this warp's queries.
+  /// Writes the rows before `row_end`, staged where this warp's queries were.
   __device__ void store(int row_end) const {
     const AttentionArgs& args = params.args;
     const AccumulatorPlace place;
@@ -209,7 +212,7 @@ struct PagesSm90Consumer {
     }
   }
 
-  /// Works on slabs until the producer says that there are none left.
+  /// Computes slabs until the producer sends one without rows.
   __device__ void run() {
     for (;; query.advance()) {
       sm90::Barrier::wait(&smem.queries_full[query.index], query.phase);

@@ -1,11 +1,10 @@
-// Attention over pages for rows of many queries, on Hopper: what paged_attention_kernel computes,
-// bit by bit, by wgmma and TMA (the Tensor Memory Accelerator).
+// Attention over pages for rows of many queries, on Hopper: the same bits as
+// paged_attention_kernel, by wgmma and TMA (the Tensor Memory Accelerator).
 //
 // The grid is persistent: a block takes slabs of rows from a list until none is left. Its producer
 // warp copies the slab's queries, and tile by tile the keys and values that its rows see, through
 // rings of stages with mbarriers; a tile is one page of one head. Every consumer warpgroup owns 64
-// rows. As several warpgroups share a multiprocessor, the softmax of one runs beside the products
-// of another.
+// rows. The softmax of one warpgroup overlaps with the products of another.
 //
 // A slab begins with a whole token, so that one copy brings the queries of its heads and tokens in
 // the order of its rows: row r is token r / group and head r % group. Where the group does not
@@ -22,7 +21,7 @@ namespace packhorse::cuda {
 namespace sm90 {
 
 /// Copies a slab's queries, keys and values. Called by the whole producer warp, whose first lane
-/// asks for the copies.
+/// issues the copies.
 template <class Traits>
 __device__ void copy_slab(const PagesSm90Params& params, typename Traits::Shared& smem,
                           const PagedSlab& slab, Ring<Traits::kQueryStages>& query,
@@ -85,17 +84,18 @@ __device__ void produce_pages(const PagesSm90Params& params, typename Traits::Sh
   const int count = items.count();
   Ring<Traits::kQueryStages> query;
   Ring<Traits::kStages> stage;
-  // Where every item has a block of its own, the counter is not needed.
+  // The counter is not needed where every item has a block of its own.
   const bool counted = count > static_cast<int>(gridDim.x);
   int item = static_cast<int>(blockIdx.x);
   PagedSlab slab{};
   bool found = item < count && items.find(item, slab);
-  // Up to here only the batch's offsets were read. The consumers need no wait of their own: all
-  // that they read comes from copies that are issued below.
+  // Code above reads only the batch's offsets. The consumers need no wait of their own: all that
+  // they read comes from copies that are issued below.
   wait_for_previous_kernel();
   let_next_kernel_start();
   while (item < count) {
-    // Needed only after this slab's copies are issued, since the counter's answer takes long.
+    // The atomic is issued before this slab's copies and its result is used after them, which hides
+    // its latency.
     unsigned taken = 0;
     if (leader && counted) taken = atomicAdd(params.counters, 1U);
     if (found) copy_slab<Traits>(params, smem, slab, query, stage);
@@ -116,7 +116,7 @@ __device__ void produce_pages(const PagesSm90Params& params, typename Traits::Sh
 
 }  // namespace sm90
 
-/// The first warpgroups are consumers, the first warp after them is the producer.
+/// The first kConsumers warpgroups are consumers, and the first warp after them is the producer.
 template <class T, int kDim, bool kRare>
 __global__ void __launch_bounds__(PagesSm90Traits<T, kDim, kRare>::kThreads, 1)
     paged_attention_sm90_kernel(const __grid_constant__ PagesSm90Params params) {

@@ -9,8 +9,8 @@
 
 namespace packhorse::cuda {
 
-/// Rows of a block, 64 for each consumer warpgroup: as many as registers allow. More rows share the
-/// keys and values that are read.
+/// Rows of a block, 64 for each consumer warpgroup: as many as registers allow, since all of them
+/// share the keys and values that the block reads.
 template <int kDim>
 inline constexpr int kPagesSm90Rows = kDim <= 64 ? 192 : 128;
 
@@ -22,11 +22,12 @@ struct PagesSm90Params : PagedKernelParams {
   CUtensorMap key_map;
   /// The values' pages (page_values_map); a box is 64 columns of a page.
   CUtensorMap value_map;
-  int slab_tokens = 0;  // tokens of a slab, which one block computes: whole tokens alone
+  int slab_tokens = 0;  // tokens of a slab, each with all heads of a group
   int slots = 0;        // slots for every slab of one key/value head
 };
 
-/// kRare: scores may have a cap, or ALiBi's term, whose many instructions other kernels do without.
+/// kRare: scores may have a cap or ALiBi's term, whose many instructions the other kernel does
+/// without.
 template <class T_, int kDim_, bool kRare_>
 struct PagesSm90Traits {
   using T = T_;
@@ -41,7 +42,7 @@ struct PagesSm90Traits {
   static constexpr int kQueryStages = 2;
   static_assert(kKeys == kPageTokens, "a copy brings a tile from one page");
 
-  // The producer has a warpgroup, whose registers go to the consumers.
+  // The producer has a whole warpgroup, so that its registers can go to the consumers.
   static constexpr int kThreads = 128 * kConsumers + 128;
   static constexpr int kProducerRegisters = kConsumers == 2 ? 24 : 32;
   static constexpr int kConsumerRegisters = kConsumers == 2 ? 240 : 160;
@@ -60,14 +61,13 @@ struct PagesSm90Traits {
   static constexpr size_t kSharedBytes = sizeof(Shared);
 };
 
-/// The coordinates, in a map of the values' pages, from which a box holds the first `valid` tokens
-/// of a page, and zeros from there on: rows past a sequence's end may hold anything, and are
-/// multiplied by zeros.
+/// Coordinates, in a map of the values' pages, at which a box holds the first `valid` tokens of a
+/// page and zeros after them: rows past a sequence's end may hold NaN, and 0 x NaN would be NaN.
 ///
 /// A page's rows have two coordinates, x and y, which both have the stride of a row, and x has the
-/// extent kPageTokens. A box begins at x = kPageTokens - valid and y = valid, which add up to
-/// kPageTokens rows whatever `valid` is: so the map begins kPageTokens rows ahead of the pages, and
-/// x reaches its extent at the end of the valid rows.
+/// extent kPageTokens. A box begins at x = kPageTokens - valid and y = valid. These always add up
+/// to kPageTokens rows, so the map begins kPageTokens rows ahead of the pages; and x reaches its
+/// extent at the end of the valid rows.
 struct PageValues {
   static constexpr int kRowExtent = static_cast<int>(kPageTokens);        // extent of x
   static constexpr int kShiftExtent = static_cast<int>(kPageTokens) + 1;  // extent of y
@@ -88,19 +88,19 @@ struct SlabTiles {
   }
 };
 
-/// Items of work: the slabs of all key/value heads, of which one lies in each slot at most.
-/// Sequence b's slabs begin at slot cu_seqlens[b] / slab_tokens + b (as paged_slots).
+/// Items of work: for each key/value head the slots of slabs, some of which are empty. Sequence b's
+/// slabs begin at slot cu_seqlens[b] / slab_tokens + b.
 struct SlabItems {
   const PagesSm90Params& params;
 
   __device__ int count() const { return params.slots * params.args.num_kv_heads; }
 
-  /// The end of the rows of a slab.
+  /// Returns the row after a slab's last.
   __device__ int row_end(const PagedSlab& slab) const {
     return min(slab.rows, slab.row + params.slab_tokens * params.group);
   }
 
-  /// The slab of an item; false where there is none. Called by whole warps.
+  /// Finds the slab of an item; returns false where there is none. Called by whole warps.
   __device__ bool find(int item, PagedSlab& slab) const {
     const AttentionArgs& args = params.args;
     const auto first_slot = [&](int b) {
@@ -108,8 +108,8 @@ struct SlabItems {
     };
     const int sequences = params.sequences();
     if (sequences == 0) return false;
-    // Rows near a sequence's end see the most keys: they come first, so that none of the long slabs
-    // begins last.
+    // Slots are taken in descending order: rows near a sequence's end see the most keys, and a long
+    // slab should not start last.
     const int slot = params.slots - 1 - item / args.num_kv_heads;
     slab.sequence = warp_search(sequences, slot, first_slot);
     slab.q_begin = args.queries.cu_seqlens[slab.sequence];
