@@ -1,13 +1,13 @@
-// The activations of the GEMM epilogues. This file compiles as host code too, so that a test on the
-// CPU can check their errors.
+// Activations of the GEMM epilogues. This file compiles as host code too, so that a test on the CPU
+// can check their errors.
 //
 // A 16-bit GEMM with k = 768 leaves the epilogue few issue slots per output element, and fewer
-// still of the special function unit, which takes one instruction of a warp in eight cycles. GELU
+// still of the special function unit, which takes eight cycles for one instruction of a warp. GELU
 // is therefore computed as max(x, 0) - |x| Phi(-|x|), where Phi(-|x|) is a power of 2 whose
 // exponent is a polynomial of degree 4 (tools/fit_gelu.py). That takes eight instructions, one of
 // them special. Compared with float64 the error is at most 2.2e-5 anywhere, and 2.6e-5 for the tanh
-// form. The other smooth activations are made of a logistic function of base 2, which takes two
-// special instructions.
+// form. The other smooth activations use a logistic function of base 2, which takes two special
+// instructions.
 #pragma once
 
 #include <cmath>
@@ -58,8 +58,8 @@ PACKHORSE_HOST_DEVICE float logistic2(float x) {
 #endif
 }
 
-/// max(x, 0) - t 2^P(t), where t = |x|, limited to 16, at which the power is zero, and c0 to c4 are
-/// the coefficients of P, constant first.
+/// max(x, 0) - t 2^P(t), where t = min(|x|, 16), since the power is zero from 16 on, and c0 to c4
+/// are the coefficients of P, constant first.
 struct Gelu {
   float c0, c1, c2, c3, c4;
   PACKHORSE_HOST_DEVICE float operator()(float x) const {
@@ -99,7 +99,7 @@ struct Tanh {
 };
 
 /// Calls `use` with a function of one float. `use` is instantiated once for each of the five forms,
-/// so that the branch stands outside of the loops in it.
+/// so that the branch lies outside of its loops.
 template <class Use>
 PACKHORSE_HOST_DEVICE void with_activation(Activation activation, Use&& use) {
   switch (activation) {

@@ -1,5 +1,5 @@
-// e4m3 on the device: how numbers are rounded and read, and where TMA expects 16-byte chunks of a
-// swizzled box. core/float8.h has the same rules for the host.
+// Conversions of e4m3 on the device, by the rules of core/float8.h for the host, and the place
+// where TMA expects each 16-byte chunk of a swizzled box.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -20,17 +20,17 @@ __device__ inline uint16_t pack_float8(float a, float b) {
   return packed;
 }
 
-/// Factor by which the numbers of unpack_float8 are to be multiplied.
+/// Factor from the numbers of unpack_float8 to the values of their bytes.
 template <class T>
 inline constexpr float kFloat8Unit = std::is_same_v<T, __half> ? 256.0f : 1.0f;
 
-/// Makes four numbers of T of four bytes, exactly, but divided by kFloat8Unit<T>. The bytes of NaN
-/// become +-480, so that memory which nobody has written gives numbers, too.
+/// Converts four bytes to T, exactly, divided by kFloat8Unit<T>. The bytes of NaN become +-480, so
+/// that uninitialised memory gives finite numbers, too.
 template <class T>
 __device__ uint2 unpack_float8(uint32_t bytes) {
   // Unpacks two bytes, each the upper one of 16 bits. Exponent and mantissa are moved to their
-  // places, which changes the exponent's bias: by 8 in float16. In bfloat16, by 120, products would
-  // be too small, so that there a multiplication makes up for it.
+  // places, which changes the exponent's bias by 8 in float16 and by 120 in bfloat16. Numbers
+  // divided by 2^120 would underflow in products, so bfloat16 is multiplied by it.
   const auto unpack_pair = [](uint32_t spread) {
     const uint32_t sign = spread & 0x80008000u;
     if constexpr (std::is_same_v<T, __half>) {

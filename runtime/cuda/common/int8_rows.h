@@ -1,4 +1,4 @@
-// Rows of bytes, and their sizes, in products of integers.
+// Rows quantised to bytes, which are operands of int8 GEMMs, and their sizes.
 #pragma once
 
 #include <cstdint>
@@ -7,10 +7,10 @@
 
 namespace packhorse::cuda {
 
-/// Rows of bytes begin at multiples of so many bytes, which are loaded at once.
+/// Alignment of the rows in bytes: those of one 16-byte load.
 inline constexpr int64_t kInt8Multiple = 16;
 
-/// The widest rows that are quantised; an integer sum over them stays below 2^31.
+/// The widest rows that are quantised, in columns; an integer sum over them stays below 2^31.
 inline constexpr int64_t kMostInt8Columns = 65536;
 
 inline constexpr int64_t padded_int8(int64_t columns) { return round_up(columns, kInt8Multiple); }

@@ -3,7 +3,7 @@
 // and every kernel that is launched through this header keeps them:
 //
 // 1. Every block calls wait_for_previous_kernel() before its first access to memory that another
-//    kernel writes or reads (rule 3 says what is excepted), and before it exits, even if it has no
+//    kernel writes or reads (with the exceptions of rule 3), and before it exits, even if it has no
 //    work. So a kernel is complete only when all kernels before it are, and waiting for one kernel
 //    is waiting for all of them. It also means that a kernel writes a shared buffer only after
 //    earlier kernels have read it.
@@ -16,12 +16,12 @@
 //    of such norms directly before the kernel, or by the kernel ahead of that run. A model's
 //    weights are always safe to read.
 //
-// GEMMs, norms and attention read a batch's offsets and counts ahead of their wait. Whatever writes
-// those must therefore lie further back, with an embedding, a copy or a synchronisation in between.
-// An embedding always waits before it lets the next kernel start.
+// GEMMs, norms and attention read a batch's offsets and counts ahead of their wait. The kernel that
+// writes those must therefore lie further back, with an embedding, a copy or a synchronisation in
+// between. An embedding always waits before it lets the next kernel start.
 //
-// A kernel that is launched without the attribute, like a copy, waits for everything before it, and
-// in it the two calls do nothing.
+// A kernel that is launched without the attribute waits, like a copy, for everything before it, and
+// the two calls do nothing in it.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -61,14 +61,14 @@ void allow_most_shared_memory(void (*kernel)(Params...), const DeviceCaps& caps)
                            static_cast<int>(caps.shared_bytes - attributes.sharedSizeBytes)));
 }
 
-/// The number of blocks of which each takes `each` of `count` items.
+/// Returns the number of blocks for `count` items, `each` to a block.
 inline unsigned block_count(int64_t count, int64_t each) {
   return static_cast<unsigned>(ceil_div(count, each));
 }
 
-/// Launches a kernel that keeps the rules above. Where kernels overlap, its blocks start in
-/// clusters of `cluster` blocks; `cluster` must divide the grid. A kernel may rely on the clusters
-/// for speed, but not for its results. Throws RuntimeError.
+/// Launches a kernel that keeps the rules above. On devices with clusters its blocks start in
+/// clusters of `cluster` blocks; `cluster` must divide the grid. A kernel that also runs on other
+/// devices may rely on the clusters for speed, but not for its results. Throws RuntimeError.
 template <class... Params, class... Args>
 void launch_clusters(unsigned cluster, void (*kernel)(Params...), dim3 grid, unsigned threads,
                      size_t shared_bytes, const KernelStream& stream, const Args&... args) {
@@ -92,7 +92,7 @@ void launch_clusters(unsigned cluster, void (*kernel)(Params...), dim3 grid, uns
   CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, args...));
 }
 
-/// Does the same without clusters.
+/// Launches a kernel that keeps the rules above, without clusters. Throws RuntimeError.
 template <class... Params, class... Args>
 void launch_kernel(void (*kernel)(Params...), dim3 grid, unsigned threads, size_t shared_bytes,
                    const KernelStream& stream, const Args&... args) {

@@ -52,7 +52,7 @@ __device__ Fragment load_fragment(const T* at) {
   return f;
 }
 
-/// ldmatrix.x4.trans: the same, each 8 x 8 matrix transposed.
+/// ldmatrix.x4.trans: load_fragment with each 8 x 8 matrix transposed.
 template <class T>
 __device__ Fragment load_fragment_transposed(const T* at) {
   Fragment f;
@@ -77,7 +77,7 @@ __device__ Fragment load_b(const T* tile, int n, int k) {
                        lane / 8 % 2 * 8);
 }
 
-/// Does the same from a tile that holds B as it is (its row k, its column n).
+/// Loads the two B operands of load_b from a tile that holds B as it is (its row k, its column n).
 template <int kColumns, class T>
 __device__ Fragment load_b_transposed(const T* tile, int k, int n) {
   const int lane = threadIdx.x % 32;
@@ -118,8 +118,9 @@ __device__ void copy_vector_async(T* to, const T* from) {
                                               *reinterpret_cast<Bits*>(to));
 }
 
-/// Starts copying kRows rows. Rows from `rows` on and columns from `columns` on become zeros and
-/// are not read. `stride` is in elements, between rows of `from`.
+/// Starts copying kRows rows to a tile, by all kThreads threads of the block. Rows from `rows` on
+/// and columns from `columns` on become zeros and are not read. `stride` is in elements, between
+/// rows of `from`.
 template <int kRows, class Layout, int kThreads, class T>
 __device__ void copy_rows_async(T* tile, const T* from, int64_t stride, int rows, int columns) {
   constexpr int kAcross = Layout::kColumns / kVectorSize;
@@ -135,7 +136,8 @@ __device__ void copy_rows_async(T* tile, const T* from, int64_t stride, int rows
   }
 }
 
-/// Does the same into rows that are kPitch<kColumns> apart.
+/// Starts copying kRows rows, as copy_rows_async, to a tile whose rows are kPitch<kColumns>
+/// elements apart.
 template <int kRows, int kColumns, int kThreads, class T>
 __device__ void copy_tile_async(T* tile, const T* from, int64_t stride, int rows, int columns) {
   copy_rows_async<kRows, PaddedRows<kColumns>, kThreads>(tile, from, stride, rows, columns);

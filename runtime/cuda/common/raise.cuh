@@ -12,9 +12,9 @@ __device__ inline float max_nan(float a, float b) {
   return larger;
 }
 
-/// *to = max_nan(*to, value), where *to is never negative. Any number of threads may do so in any
-/// order. One atomic maximum of integers is enough: non-negative floats are ordered as their bits
-/// are, and the bits of a NaN without sign are above all.
+/// *to = max_nan(*to, value), where *to is never negative. Any number of threads may raise it in
+/// any order. One atomic maximum of integers is enough: non-negative floats are ordered as their
+/// bits are, and the bits of a NaN without sign are the largest.
 __device__ inline void raise(float* to, float value) {
   if (value <= 0) return;
   const int bits = value == value ? __float_as_int(value) : 0x7fffffff;

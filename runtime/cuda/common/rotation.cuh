@@ -1,13 +1,13 @@
-// The angles of a rotation. They are computed where they are used, so that a kernel reads only one
+// Angles of rotary embeddings (RoPE), computed where they are used, so that a kernel reads one
 // position per token instead of a table of sines and cosines.
 #pragma once
 
 namespace packhorse::cuda {
 
 /// Returns {cos, sin} of position * frequency. The product is rounded to float32, as in training.
-/// Whole turns are then subtracted (up to 2^22 of them), by 2 pi as the sum of two float32 numbers.
-/// What is left is small enough that the approximations of the special function unit err by less
-/// than 1e-6.
+/// Whole turns (up to 2^22 of them) are then subtracted, with 2 pi as the sum of two float32
+/// numbers. The rest is small enough that the approximations of the special function unit err by
+/// less than 1e-6.
 __device__ inline float2 cos_sin(float position, float frequency) {
   constexpr float kRounder = 12582912.0f;  // 1.5 * 2^23: adding it rounds to a whole number
   const float angle = __fmul_rn(position, frequency);

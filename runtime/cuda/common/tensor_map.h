@@ -28,7 +28,7 @@ inline auto tensor_map_encoder() {
   return encode;
 }
 
-/// Returns how a map names the elements of a dtype.
+/// Returns the element type of maps of a dtype; e4m3 maps have bytes.
 inline CUtensorMapDataType map_dtype(DType dtype) {
   return dtype == DType::kFloat8    ? CU_TENSOR_MAP_DATA_TYPE_UINT8
          : dtype == DType::kFloat16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16

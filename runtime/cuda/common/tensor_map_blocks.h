@@ -28,8 +28,8 @@ CUtensorMap tensor_map(const void* data, CUtensorMapDataType dtype, CUtensorMapS
   return map;
 }
 
-/// Returns such a map of a 16-bit tensor whose boxes are 64 elements wide and swizzled over that
-/// width.
+/// Returns a map of a 16-bit tensor whose boxes are 64 elements wide and swizzled over that width;
+/// strides are in bytes, and reads past the tensor give zeros.
 template <int rank>
 CUtensorMap tensor_map(const void* data, DType dtype, const cuuint64_t (&extents)[rank],
                        const cuuint64_t (&strides)[rank - 1], const cuuint32_t (&box)[rank]) {
@@ -37,13 +37,13 @@ CUtensorMap tensor_map(const void* data, DType dtype, const cuuint64_t (&extents
                           box);
 }
 
-/// Returns a map of a 16-bit matrix [rows, k], `stride` elements from row to row. The last
-/// dimensions of the map count the `parts` of a sum over k and, in a part, blocks of 64 elements,
-/// so that one copy brings several blocks of several parts. A box is so many rows, blocks of a
-/// part, and parts; blocks past the end of a part are zeros.
+/// Returns a map of a 16-bit matrix [rows, k] with rows `stride` elements apart, in four
+/// dimensions: the 64 elements of a block of k, the rows, the blocks of a part of the sum over k,
+/// and the `parts`. One copy so brings several blocks of several parts. `box`: rows, blocks of a
+/// part, parts. Blocks past the end of a part are zeros.
 inline CUtensorMap split_k_tensor_map(const void* data, DType dtype, int32_t rows, int32_t k,
                                       int64_t stride, int32_t parts, const int32_t (&box)[3]) {
-  const auto blocks = static_cast<cuuint64_t>(k / 64 / parts);  // in a part
+  const auto blocks = static_cast<cuuint64_t>(k / 64 / parts);  // blocks of a part
   return tensor_map<4>(data, dtype,
                        {64, static_cast<cuuint64_t>(rows), blocks, static_cast<cuuint64_t>(parts)},
                        {static_cast<cuuint64_t>(stride) * 2, 128, blocks * 128},

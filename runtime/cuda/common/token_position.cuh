@@ -5,7 +5,7 @@
 
 namespace packhorse::cuda {
 
-/// The exact sizes of a batch.
+/// Exact sizes of a batch, from device memory where the host knows only bounds.
 struct TokenCounts {
   int64_t tokens;
   int sequences;
@@ -15,7 +15,7 @@ struct TokenCounts {
                                           : batch.counts[1]) {}
 };
 
-/// Returns the token's position in its own sequence. One thread looks it up by binary search.
+/// Returns the token's position in its own sequence, found by one thread in a binary search.
 __device__ inline int position_in_sequence(const BatchView& batch, int sequences, int token) {
   int begin = 0;  // the sequence is one of [begin, end)
   int end = sequences;
