@@ -6,7 +6,8 @@
 
 namespace packhorse::cuda {
 
-/// Columns are whole 16-byte accesses. Asynchronous on `stream`; throws RuntimeError.
+/// Computes ActivateArgs for 16-bit dtypes. Columns and strides are multiples of 8 elements, and
+/// pointers are aligned to 16 bytes. Asynchronous on `stream`. Throws RuntimeError.
 void launch_activate(const ActivateArgs& args, const KernelStream& stream);
 
 }  // namespace packhorse::cuda

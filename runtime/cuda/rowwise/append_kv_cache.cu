@@ -13,8 +13,9 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kTokens = kThreads / 32;  // tokens of a block: one for each warp
 
-/// The token of this warp, and the row of the pages, as a matrix, of its first head; false where
-/// there is no such token. The row of the next head is kPageTokens further.
+/// Finds this warp's token, and the row of its first head in the pages as a matrix [pages *
+/// num_kv_heads * kPageTokens, head_dim]. The next head's row is kPageTokens further. Returns false
+/// where there is no such token.
 __device__ bool find_token(const AppendKvCacheArgs& args, int& token, int64_t& first_row) {
   token = static_cast<int>(blockIdx.x) * kTokens + threadIdx.x / 32;
   const TokenCounts counts(args.batch);
@@ -28,8 +29,8 @@ __device__ bool find_token(const AppendKvCacheArgs& args, int& token, int64_t& f
   return true;
 }
 
-/// A warp copies the keys and the values of one token, 16 bytes by each lane at a time. The
-/// elements are 16 bits wide, whatever they mean.
+/// A warp copies the keys and the values of one token, 16 bytes per lane at a time. Both 16-bit
+/// dtypes are copied as integers.
 __global__ void __launch_bounds__(kThreads)
     append_kv_cache_kernel(const __grid_constant__ AppendKvCacheArgs args) {
   wait_for_previous_kernel();
@@ -69,7 +70,7 @@ __global__ void __launch_bounds__(kThreads)
   if (!find_token(args, token, first_row)) return;
   const int lanes = lanes_of_head(args.head_dim);
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  // Heads of keys, and then those of values.
+  // Numbers of heads: those of keys first, then those of values.
   const int number = (static_cast<int>(blockIdx.y) * 32 + lane) / lanes;
   const bool of_keys = number < args.num_kv_heads;
   const int head = of_keys ? number : number - args.num_kv_heads;

@@ -1,4 +1,4 @@
-// Keys and values of new tokens into the pages of a cache.
+// Copies of new tokens' keys and values to the pages of a cache.
 #pragma once
 
 #include "cuda/device/stream.h"
@@ -6,8 +6,9 @@
 
 namespace packhorse::cuda {
 
-/// Rows of k and v are of a 16-bit dtype and of whole 16-byte accesses, and so are the pages; or
-/// these are kFloat8, with scales, and of whole 8-byte accesses.
+/// Computes AppendKvCacheArgs. k and v are 16-bit, with head_dim and strides that are multiples of
+/// 8. The pages have the same dtype, or kFloat8 with scales. Asynchronous on `stream`. Throws
+/// RuntimeError.
 void launch_append_kv_cache(const AppendKvCacheArgs& args, const KernelStream& stream);
 
 }  // namespace packhorse::cuda

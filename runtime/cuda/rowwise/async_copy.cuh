@@ -1,6 +1,6 @@
 // Copies from global to shared memory that take no registers on their way (cp.async). Each thread
-// counts its own copies, in groups. After it has waited for them it may read what it copied itself;
-// what other threads copied it may read after they have waited, too, and all have met at a barrier.
+// counts its own copies, in groups. After it has waited for them, it may read what it copied
+// itself; and what other threads copied, after they have waited too and all have passed a barrier.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -17,7 +17,7 @@ __device__ float scaled(const CastArgs& args, float value) {
   return args.soft_cap > 0 ? args.soft_cap * tanhf(value / args.soft_cap) : value;
 }
 
-/// The row of x that becomes a row of `out`, or -1 where that becomes zeros.
+/// Returns the row of x that becomes row `row` of `out`, or -1 where that becomes zeros.
 __device__ int64_t source_row(const CastArgs& args, int64_t row) {
   if (args.row_count != nullptr && row >= *args.row_count) return -1;
   if (args.cu_seqlens != nullptr && args.cu_seqlens[row] == args.cu_seqlens[row + 1]) return -1;
@@ -78,8 +78,8 @@ void launch_cast_to(CastArgs args, const KernelStream& stream) {
     launch_kernel(cast_unit_rows_kernel<From, To>, dim3(blocks), 256, 0, stream, args);
     return;
   }
-  // Contiguous tensors of which all rows are taken are one long row: that saves the division by the
-  // number of columns, and vectors fit more often.
+  // Contiguous tensors whose rows are all converted are treated as one long row: vectors fit more
+  // often, and no row has to be found by division.
   const int64_t size = args.out.shape[0] * args.out.shape[1];
   if (args.rows == nullptr && args.row_count == nullptr && args.cu_seqlens == nullptr &&
       args.x.row_stride == args.x.shape[1] && args.out.row_stride == args.out.shape[1]) {

@@ -10,7 +10,7 @@ namespace packhorse::cuda {
 /// alignment. `x` may lie in page-locked host memory.
 void launch_cast(const CastArgs& args, const KernelStream& stream);
 
-/// True if rows are whole vectors of eight elements, each where a vector may lie.
+/// True if rows consist of whole vectors of eight elements, aligned to 16 bytes.
 inline bool takes_vectors(const TensorView& view) {
   return view.shape[1] % 8 == 0 && view.row_stride % 8 == 0 &&
          reinterpret_cast<uintptr_t>(view.data) % 16 == 0;

@@ -1,4 +1,4 @@
-// The kernels of the embedding: a row of `out` is the sum of a word's row, a position's row and a
+// Kernels of the embedding: a row of `out` is the sum of a word's row, a position's row and a
 // type's row, normalised. Small batches go to embed_skinny_kernel, which is made for latency, large
 // ones to embed_kernel, which is made for bandwidth, and rows too wide for registers to
 // embed_folded_kernel.
@@ -13,7 +13,7 @@
 namespace packhorse::cuda {
 namespace {
 
-// Blocks of a large batch that the registers of an SM must have room for.
+// Blocks of embed_kernel for which the registers of an SM must suffice.
 template <int kThreads, int kVectors>
 constexpr int kResidentBlocks = kThreads == 512 ? 1 : std::array{8, 6, 4, 3}[kVectors - 1];
 
@@ -31,8 +31,8 @@ struct TokenIds {
     if (args.position_ids != nullptr) position = args.position_ids[token];
   }
 
-  /// Finds all indices of `token`, but that EmbedArgs::skipped_id counts as any other. Called by
-  /// one lane for itself.
+  /// Finds all indices of `token`, with a position that counts tokens of EmbedArgs::skipped_id like
+  /// any other. Each lane may call it for another token.
   __device__ void look_up(const EmbedArgs& args, int64_t token, int sequences) {
     read(args, token);
     if (args.position_ids == nullptr && args.position.data != nullptr) {
@@ -51,7 +51,8 @@ __device__ bool skips(const EmbedArgs& args) {
   return args.skipped_id >= 0 && args.position_ids == nullptr;
 }
 
-/// Counts the tokens of [begin, end) that are not skipped. Called by a whole warp, for all lanes.
+/// Counts the tokens of [begin, end) that are not skipped. Called by a whole warp with the same
+/// range.
 __device__ int count_tokens(const EmbedArgs& args, int begin, int end) {
   int count = 0;
   for (int i = begin + static_cast<int>(threadIdx.x % 32); i < end; i += 32) {
@@ -60,15 +61,15 @@ __device__ int count_tokens(const EmbedArgs& args, int begin, int end) {
   return __reduce_add_sync(kFullWarp, count);
 }
 
-/// The position of `token`, which is `position` if none is skipped. Called by a whole warp, for one
-/// token.
+/// Returns the position of `token`, not counting skipped tokens; `position` counts them. Skipped
+/// tokens get -1. Called by a whole warp, for one token.
 __device__ int position_of(const EmbedArgs& args, int token, int position) {
   if (args.ids[token] == args.skipped_id) return -1;
   return count_tokens(args, token - position, token);
 }
 
-/// Counterpart for a whole warp in which lane i has the token first + i, of `here` tokens. Only
-/// the sequence of the first of them can begin before it.
+/// Counterpart of position_of for a whole warp whose lane i has token first + i, of `here` tokens.
+/// Only the first token's sequence can begin before `first`.
 __device__ int position_of_lane(const EmbedArgs& args, int first, int here, int position) {
   const int lane = static_cast<int>(threadIdx.x % 32);
   const int begin = first + lane - position;
@@ -142,8 +143,8 @@ __global__ void __launch_bounds__(kBlockThreads<kThreads>)
 }
 
 /// Slots in shared memory for this thread's parts of the rows of words and positions, for two
-/// tokens in turn. Rows on their way there take no registers. No thread reads the parts of another,
-/// so a thread only has to wait for its own copies.
+/// tokens in turn. Copies by cp.async take no registers. No thread reads the parts of another, so a
+/// thread waits for its own copies only.
 template <class T, int kThreads, int kVectors>
 class IncomingRows {
  public:
@@ -164,7 +165,7 @@ class IncomingRows {
     }
   }
 
-  /// Gives what Row::load would give for the row, and zeros unless it `exists`.
+  /// Reads a copied row as Row::load would read it from memory; zeros unless it `exists`.
   __device__ void get(uint4 (&bits)[kVectors], int turn, int source, bool exists,
                       int columns) const {
 #pragma unroll
@@ -183,11 +184,11 @@ class IncomingRows {
   uint4* parts_;
 };
 
-// For large batches. The tokens are shared evenly by as many groups as the device has room for at
-// once. A group keeps gamma and beta in registers, and copies the next token's rows while it
+// Embeds large batches. The tokens are divided evenly among as many groups as the device has room
+// for at once. A group keeps gamma and beta in registers, and copies the next token's rows while it
 // normalises one. Finding the rows of a token is a chain of dependent loads, so each lane of a warp
-// does it for another token, 32 tokens at once. With kFull, rows fill all vectors of the threads,
-// which saves a sixth of the instructions; narrow rows are bound by these.
+// finds those of another token, 32 tokens at once. With kFull, rows fill all vectors of the
+// threads, which saves a sixth of the instructions, by which narrow rows are bound.
 template <class T, int kThreads, int kVectors, bool kFull>
 __global__ void __launch_bounds__(kBlockThreads<kThreads>, kResidentBlocks<kThreads, kVectors>)
     embed_kernel(const __grid_constant__ EmbedArgs args) {
@@ -237,7 +238,7 @@ __global__ void __launch_bounds__(kBlockThreads<kThreads>, kResidentBlocks<kThre
       rows.get(sources.bits[1], token, 1, args.position.data != nullptr, columns);
       RowType row[1];
       row[0].set(sources);
-      // Every other token has its own scratch, since that of the token before may still be read.
+      // Two scratches alternate, since that of the token before may still be read.
       normalize_rows<kThreads, kVectors>(row, args.norm, weight, columns, scratch[token % 2],
                                          [&](int, int column, const float (&value)[kVectorSize]) {
                                            store_vector(out + column, value);

@@ -7,7 +7,7 @@
 namespace packhorse::cuda {
 
 /// Computes EmbedArgs. Ops has checked the arguments; tables and `out` are of one 16-bit dtype,
-/// with a multiple of 8 columns. A large batch is shared evenly among the device's SMs.
+/// with a multiple of 8 columns. A large batch is divided evenly among the device's SMs.
 void launch_embed(const EmbedArgs& args, const KernelStream& stream);
 
 }  // namespace packhorse::cuda

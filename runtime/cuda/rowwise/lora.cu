@@ -1,10 +1,11 @@
-// Kernels of adapters. A block has kRows rows, which mostly are of one adapter, so that it reads
-// each weight once for all of them: rows of one sequence lie side by side. Rows of a block that are
-// of another adapter take a turn of their own. No sum depends on the other rows of a block.
+// Kernels of adapters. A block has kRows rows. These mostly have one adapter, since rows of one
+// sequence lie side by side, and each weight is then read once for all of them. A block goes
+// through the adapters of its rows one after the other. No sum depends on the other rows of a
+// block.
 //
 // lora_shrink_kernel: a warp computes one rank of A x for the rows of its block; its lanes take
 // every 32nd vector of the columns, and are summed at the end. lora_expand_kernel: a thread
-// computes eight columns of B times that for the rows of its block, rank by rank.
+// computes eight columns of B (A x) for the rows of its block, rank by rank.
 #include "cuda/common/launch.cuh"
 #include "cuda/common/reduce.cuh"
 #include "cuda/common/rotation.cuh"
@@ -19,7 +20,7 @@ constexpr int kThreads = 128;
 constexpr int kWarps = kThreads / 32;
 static_assert(kPartColumns == kVectorSize);
 
-/// The adapters of the rows of a block: all threads have the same.
+/// Adapters of the rows of a block, the same in all its threads.
 struct BlockRows {
   int64_t first;
   int slot[kRows];  // -1: the row does not exist, or its adapter has nothing to add

@@ -7,8 +7,9 @@
 
 namespace packhorse::cuda {
 
-/// Rotates what is added to the first columns as `heads` says, if it has a rotation, before it is
-/// added. All columns and strides are of whole 16-byte accesses.
+/// Computes LoraArgs for 16-bit dtypes. If `heads` has a rotation, the products for the columns of
+/// its queries and keys are rotated before they are added. Columns and strides are multiples of 8
+/// elements. Asynchronous on `stream`. Throws RuntimeError.
 void launch_add_lora(const LoraArgs& args, const RopeArgs& heads, const KernelStream& stream);
 
 }  // namespace packhorse::cuda

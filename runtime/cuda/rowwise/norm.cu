@@ -1,5 +1,5 @@
-// The kernels of LayerNorm and RMSNorm. In norm_kernel a group of threads, a warp or a whole block,
-// has one or two rows: it loads them at once, keeps them in registers, computes their statistics by
+// Kernels of LayerNorm and RMSNorm. In norm_kernel a group of threads, a warp or a whole block, has
+// one or two rows: it loads them at once, keeps them in registers, computes their statistics by
 // shuffles (row.cuh), and writes the results. Rows too wide for registers go to norm_folded_kernel,
 // in which a block goes over its row several times.
 #include "cuda/common/launch.cuh"
@@ -9,18 +9,17 @@
 namespace packhorse::cuda {
 namespace {
 
-// The number of rows that a group of a large batch works on at once. Two rows mean twice as many
-// loads on their way and half the reads of gamma and beta. A block of 512 threads that reads two
-// tensors has too few registers for it.
+// Rows that a group of a large batch normalises at once. Two rows mean twice as many loads in
+// flight and half the reads of gamma and beta. A block of 512 threads has too few registers for two
+// where it reads two tensors or a thread has more than four vectors.
 template <int kThreads, int kVectors, bool kResidual>
 constexpr int kGroupRows = kThreads == 512 && (kResidual || kVectors > 4) ? 1 : 2;
 
-// The number of blocks that an SM must have room for; the registers of a thread are limited
-// accordingly.
+// Blocks for which the registers of an SM must suffice.
 template <int kThreads, int kVectors>
 constexpr int kLeastBlocks = kThreads == 512 && kVectors <= 4 ? 2 : 1;
 
-// Up to this many elements it pays to read gamma and beta ahead of the rows, in spite of the
+// Most elements for which it pays to read gamma and beta ahead of the rows, in spite of the
 // registers that this takes.
 constexpr int64_t kAheadElements = 12 << 20;
 

@@ -1,6 +1,6 @@
-// The kernel of norms with results in e4m3. It is norm_kernel (norm.cu) with another way out, and
-// computes the same 16-bit bits. Results stay in registers until the largest of their row is known:
-// the scale of a row depends on that row alone, and is made by whoever has the row.
+// The kernel of norms with results in e4m3. It is norm_kernel (norm.cu) with one more output; its
+// 16-bit results have the same bits. Results stay in registers until the largest magnitude of their
+// row is known, from which the group that has the row computes its scale.
 #include "cuda/common/float8.cuh"
 #include "cuda/common/launch.cuh"
 #include "cuda/rowwise/norm_float8.h"
@@ -9,8 +9,8 @@
 namespace packhorse::cuda {
 namespace {
 
-/// The maximum over a group of kThreads threads, of kRows values at once. `scratch`: kRows x 32
-/// floats.
+/// Computes the maxima of kRows values at once over a group of kThreads threads. `scratch`: kRows x
+/// 32 floats.
 template <int kThreads, int kRows>
 __device__ void group_max(float (&values)[kRows], float* scratch) {
 #pragma unroll
@@ -36,7 +36,7 @@ __device__ void group_max(float (&values)[kRows], float* scratch) {
   }
 }
 
-/// Stores eight numbers times `factor` at `to`, which is aligned to 8 bytes.
+/// Stores eight numbers times `factor` as e4m3 at `to`, which is aligned to 8 bytes.
 __device__ void store_float8(unsigned char* to, const float (&from)[kVectorSize], float factor) {
   uint32_t words[2];
 #pragma unroll
@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kBlockThreads<kThreads>)
   if (!kAhead) let_next_kernel_start();
   const int64_t first =
       (int64_t{blockIdx.x} * kBlockGroups<kThreads> + threadIdx.x / kThreads) * kRows;
-  if (first >= count) return;  // a whole group
+  if (first >= count) return;  // true for whole groups only
   RowType rows[kRows];
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {

@@ -1,6 +1,6 @@
-// The kernel that puts the columns of rows into another order. A thread has eight columns of a few
-// rows: it reads where they come from once, and of each row gathers them one by one, which finds
-// them in the first-level cache but for the first time, and writes them at once.
+// Kernel that puts the columns of rows into another order. A thread has eight columns of kRows
+// rows: it reads the columns' sources once, gathers the elements of each row one by one, mostly
+// from the L1 cache, and writes eight at once.
 #include "cuda/common/launch.cuh"
 #include "cuda/common/vector.cuh"
 #include "cuda/rowwise/order_columns.h"
@@ -17,7 +17,7 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t column = (int64_t{blockIdx.y} * kThreads + threadIdx.x) * kVectorSize;
   const bool there = column < out.shape[1];
   int4 from[2] = {};
-  if (there) {  // a part of the weights, which no kernel writes
+  if (there) {  // `order` belongs to the weights, which no kernel writes
     from[0] = reinterpret_cast<const int4*>(order + column)[0];
     from[1] = reinterpret_cast<const int4*>(order + column)[1];
   }

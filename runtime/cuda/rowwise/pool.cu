@@ -1,8 +1,8 @@
 // Kernels that pool the rows of each sequence to one vector. In pool_kernel a block has 64 columns
-// of one sequence. Its threads stand in 16 rows of 8: each combines every 16th row of the sequence
-// in eight columns, by a sum or a maximum, with kInFlight rows on their way to shared memory by
-// cp.async; the 16 partial results are then combined there. unit_length_kernel divides the results
-// by their Euclidean norms.
+// of one sequence. Its threads form 16 rows of 8: each combines every 16th row of the sequence in
+// eight columns, by a sum or a maximum, with kInFlight rows on their way to shared memory by
+// cp.async; the 16 partial results are then combined in shared memory. unit_length_kernel divides
+// the results by their Euclidean norms.
 #include "core/math.h"
 #include "cuda/common/launch.cuh"
 #include "cuda/common/raise.cuh"
@@ -16,8 +16,8 @@
 namespace packhorse::cuda {
 namespace {
 
-// A block has 64 columns, 128 bytes of each row, by 8 threads across and 16 down. Such small blocks
-// even out sequences of uneven lengths.
+// A block has 64 columns, 128 bytes of each row, with 8 threads across and 16 down. Blocks are
+// small to balance sequences of uneven lengths.
 constexpr int kAcross = 8;
 constexpr int kDown = 16;
 constexpr int kThreads = kAcross * kDown;
@@ -29,7 +29,7 @@ __device__ float combine(float a, float b) {
   return kMax ? max_nan(a, b) : a + b;
 }
 
-/// Returns what a sum is divided by.
+/// Returns the divisor of a sum over `length` rows.
 __device__ float divisor_of(Pooling pooling, int length) {
   const auto count = static_cast<float>(length);
   switch (pooling) {
@@ -46,12 +46,12 @@ __device__ float divisor_of(Pooling pooling, int length) {
 
 template <class T, class Out, bool kMax>
 __global__ void __launch_bounds__(kThreads) pool_kernel(const __grid_constant__ PoolArgs args) {
-  // The rows as they arrive. No thread reads those of another, so there is no barrier before the
+  // Rows in flight. Each thread reads only those that it copied, so there is no barrier before the
   // sums.
   __shared__ uint4 incoming[kInFlight][kThreads];
   wait_for_previous_kernel();
   let_next_kernel_start();
-  // The blocks of one sequence follow each other, since they read neighbouring parts of its rows.
+  // Blocks of one sequence follow each other, since they read neighbouring parts of its rows.
   const unsigned parts = ceil_div(args.x.shape[1], kBlockColumns);
   const int sequence = static_cast<int>(blockIdx.x / parts);
   const int part = static_cast<int>(blockIdx.x % parts);
@@ -72,8 +72,8 @@ __global__ void __launch_bounds__(kThreads) pool_kernel(const __grid_constant__ 
   const int down = threadIdx.x / kAcross;
   const int column = part * kBlockColumns + across * kVectorSize;
   const T* x = static_cast<const T*>(args.x.data) + (begin + down) * args.x.row_stride + column;
-  // The rows from this thread's first to the sequence's last. The thread takes every kDown-th of
-  // them.
+  // Number of rows from this thread's first to the sequence's last. The thread takes every kDown-th
+  // of them.
   const int rows = column < args.x.shape[1] ? end - begin - down : 0;
   const auto request = [&](int row, int slot) {
     if (row < rows) copy_async(&incoming[slot][threadIdx.x], x + row * args.x.row_stride);
@@ -99,8 +99,7 @@ __global__ void __launch_bounds__(kThreads) pool_kernel(const __grid_constant__ 
     }
   }
 
-  // Until here a thread's slots are its own, and all its rows have arrived: the slots take its
-  // sums.
+  // All of this thread's rows have been read from its slots, which now take its sums.
   auto* sums = reinterpret_cast<float4(*)[kThreads]>(incoming);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -188,7 +187,7 @@ void launch_pool_to(const PoolArgs& args, const KernelStream& stream) {
   const auto sequences = static_cast<unsigned>(args.batch.num_sequences);
   const auto columns = static_cast<unsigned>(args.x.shape[1]);
   const unsigned blocks = sequences * ceil_div(columns, kBlockColumns);
-  // Blocks that start in clusters of two are 2 to 4 % faster. An odd one gets a partner without
+  // Blocks that start in clusters of two are 2 to 4 % faster. An odd block gets a partner without
   // work.
   launch_clusters(2, pool_kernel<T, Out, kMax>, dim3(round_up(blocks, 2)), kThreads, 0, stream,
                   args);

@@ -1,4 +1,5 @@
-// Activations as bytes: each row is offset + scale * q with q from 0 to 255, as in int8 on the CPU.
+// Quantisation of activations to bytes: each row is offset + scale * q with q from 0 to 255, as in
+// int8 on the CPU.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +10,9 @@
 
 namespace packhorse::cuda {
 
-/// Writes the rows of x before *row_count, or all where that is null. x is float16 or bfloat16,
-/// aligned to 16 bytes, with strides and columns, at most kMostInt8Columns, that are multiples
-/// of 8. Asynchronous on `stream`; allocates nothing. Throws RuntimeError.
+/// Quantises the rows of x before *row_count, or all where it is null. x is float16 or bfloat16,
+/// aligned to 16 bytes, with strides and columns, at most kMostInt8Columns, that are multiples of
+/// 8. Asynchronous on `stream`; allocates nothing. Throws RuntimeError.
 void launch_quantize_rows(const TensorView& x, const RowBytes& out, const int32_t* row_count,
                           const KernelStream& stream);
 

@@ -1,6 +1,6 @@
 // The kernel of quantize_rows.h. A group of threads holds a row in registers, so that it is read
-// once. A minimum and a maximum do not depend on the order, and nothing else is shared by the
-// elements of a row, so its bytes are the same whatever the group.
+// once. Minimum and maximum do not depend on the order, and the elements of a row share nothing
+// else, so a row's bytes are the same whatever the group.
 #pragma once
 
 #include <cmath>
@@ -11,7 +11,7 @@
 
 namespace packhorse::cuda {
 
-/// The smallest and the largest element of some of a row, and whether all of these are finite.
+/// Minimum and maximum of some elements of a row, and whether all of these are finite.
 struct RowExtent {
   float low;
   float high;
@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(kQuantizeThreads<kThreads>)
   let_next_kernel_start();
   const int64_t rows =
       row_count == nullptr ? x.shape[0] : min(x.shape[0], static_cast<int64_t>(*row_count));
-  if (row >= rows) return;  // a whole group: a block of one group, or a warp
+  if (row >= rows) return;  // true for whole groups only: a block of one group, or a warp
   const int columns = static_cast<int>(x.shape[1]);
   Row<T, kThreads, kVectors, 1> own;
   own.load(0, static_cast<const T*>(x.data) + row * x.row_stride, columns);

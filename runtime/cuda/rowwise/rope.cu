@@ -1,7 +1,7 @@
 // Kernels that rotate the heads of queries and keys (RoPE) and normalise them, in place.
-// positions_kernel runs once per batch and writes each token's position. rope_kernel runs
-// in every layer and computes the angles from it (rotation.cuh). A few neighbouring lanes share a
-// head, with eight columns each, so that all a head needs stays in registers.
+// positions_kernel runs once per batch and writes each token's position. rope_kernel runs in every
+// layer and computes the angles from the positions (rotation.cuh). A few neighbouring lanes share a
+// head, with eight columns each, so that a whole head stays in registers.
 #include <bit>
 
 #include "cuda/common/launch.cuh"

@@ -12,9 +12,9 @@
 namespace packhorse::cuda {
 
 /// One row, spread over the kThreads threads of a group: thread i holds the vectors i, i +
-/// kThreads, i + 2 kThreads, ... The row is the sum of up to kSources rows in memory. Each of these
-/// is kept as it was read, with 16 bits per element: that takes half the registers, so more rows
-/// can be on their way at once. Elements past the end of the row are zeros.
+/// kThreads, i + 2 kThreads, ... The row is the sum of up to kSources rows in memory. Each source
+/// is kept as it was read, with 16 bits per element, which takes half the registers of float32, so
+/// that more rows can be in flight at once. Elements past the end of the row are zeros.
 template <class T, int kThreads, int kVectors, int kSources>
 struct Row {
   uint4 bits[kSources][kVectors];
@@ -24,8 +24,8 @@ struct Row {
     return (static_cast<int>(threadIdx.x) % kThreads + vector * kThreads) * kVectorSize;
   }
 
-  /// Loads a source; null stands for zeros. The values are not looked at here, so that a thread
-  /// issues all its loads before the first arrives.
+  /// Loads a source; null stands for zeros. The values are not used here, so that a thread issues
+  /// all its loads before the first arrives.
   __device__ void load(int source, const T* from, int columns) {
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
@@ -48,7 +48,7 @@ struct Row {
   }
 };
 
-/// A row whose sources have been added up once. It takes more registers than Row and less
+/// A row whose sources have been added up once, in float32: more registers than Row and less
 /// arithmetic.
 template <class T, int kThreads, int kVectors, int kSources>
 struct SummedRow {
@@ -66,7 +66,7 @@ struct SummedRow {
   }
 };
 
-/// gamma and beta of the columns that a thread holds, read at the time when they are needed.
+/// gamma and beta of the columns that a thread holds, read when they are needed.
 struct WeightInMemory {
   const NormWeight& weight;
   __device__ explicit WeightInMemory(const NormWeight& weight, int = 0) : weight(weight) {}
@@ -77,8 +77,8 @@ struct WeightInMemory {
   }
 };
 
-/// gamma and beta of the columns that a thread holds, loaded ahead of the rows: for rows where one
-/// more wait for memory would count, and for groups that go through many rows.
+/// gamma and beta of the columns that a thread holds, loaded ahead of the rows: for small batches,
+/// where another wait for memory would show, and for groups that go through many rows.
 template <class RowType, int kVectors>
 struct WeightInRegisters {
   float gamma[kVectors][kVectorSize];
@@ -104,9 +104,9 @@ struct WeightInRegisters {
   }
 };
 
-/// Normalises kRows rows of one group together (LayerNorm, variance from the centred values, or
-/// RMSNorm; as they are where there is no gamma) and hands them over: store(row, column, values).
-/// `scratch`: kRows x 64 floats.
+/// Normalises kRows rows of one group together by LayerNorm (variance from the centred values) or
+/// RMSNorm, or not at all where there is no gamma, and calls store(row, column, values) with the
+/// results. `scratch`: kRows x 64 floats.
 template <int kThreads, int kVectors, int kRows, class RowType, class Weight, class Store>
 __device__ void normalize_rows(const RowType (&rows)[kRows], const NormWeight& weight,
                                const Weight& columns_weight, int columns, float* scratch,
@@ -144,7 +144,7 @@ __device__ void normalize_rows(const RowType (&rows)[kRows], const NormWeight& w
         for (float x : value) squares[r] += (x - mean[r]) * (x - mean[r]);
       }
     }
-    if (whole < counted) {  // the vector that padding fills up
+    if (whole < counted) {  // the vector with both columns and padding
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) {
         if (RowType::column(v) != whole) continue;
@@ -186,13 +186,12 @@ __device__ void normalize_rows(const RowType (&rows)[kRows], const NormWeight& w
   }
 }
 
-/// The number of threads of a block that folds a row.
+/// Threads of a block that folds a row.
 inline constexpr int kFoldThreads = 512;
 
-/// Normalises a row of any width that does not fit registers: the threads of the block are folded
-/// over it. The block goes over the row up to three times, calling load(values, first column) each
-/// time (which finds the row in the cache but for the first time), and writes it once, by
-/// store(values, first column). `scratch` is shared memory of 64 floats.
+/// Normalises a row too wide for registers. The block goes over the row up to three times, each
+/// time calling load(values, first column), which after the first time finds the row in the cache,
+/// and writes it once by store(values, first column). `scratch` is shared memory of 64 floats.
 template <class Load, class Store>
 __device__ void fold_row(int columns, Load load, const NormWeight& weight, Store store,
                          float* scratch) {
@@ -273,8 +272,8 @@ inline constexpr int kBlockThreads = kThreads == 32 ? 128 : kThreads;
 template <int kThreads>
 inline constexpr int kBlockGroups = kBlockThreads<kThreads> / kThreads;
 
-/// Batches of up to this many elements are bound by latency: with a group for each row, all rows
-/// are worked on at once.
+/// Most elements of a batch that is bound by latency: there each group has one row, so that all
+/// rows are in flight at once.
 inline constexpr int64_t kSkinnyElements = 3 << 20;
 
 }  // namespace packhorse::cuda

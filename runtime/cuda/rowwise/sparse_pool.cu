@@ -1,6 +1,6 @@
 // Kernels that pool logits over sequences, for sparse embeddings (SPLADE). The logits of a chunk of
 // rows lie in memory. A thread has eight columns of them and goes down the rows, with kInFlight
-// rows on their way.
+// rows in flight.
 #include <algorithm>
 
 #include "core/math.h"
@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kThreads = 128;
 constexpr int kBlockRows = 32;  // rows of a block
-constexpr int kInFlight = 8;    // rows that a thread loads before it looks at one
+constexpr int kInFlight = 8;    // rows that a thread loads before it uses the first
 
 /// Returns log(1 + max(0, logit)), or with `twice` log(1 + that).
 __device__ float weight_of(float logit, bool twice) {
@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t end = min(begin + kBlockRows, chunk.rows);
   const auto row_of = [&](int64_t row) { return static_cast<int>(chunk.first_row + row); };
   const auto offset = [&](int i) { return chunk.cu_seqlens[i]; };
-  // Rows after the last sequence belong to none. They exist where a batch was refused.
+  // Rows after the last sequence belong to none; a refused batch has such rows.
   if (row_of(begin) >= offset(chunk.num_sequences)) return;
   int sequence = warp_search(chunk.num_sequences, row_of(begin), offset);
   if (column >= chunk.columns) return;

@@ -1,6 +1,5 @@
-// The maximum, or the sum, of logits over sequences, for one chunk of a batch's rows after the
-// other: for sums, and for devices whose GEMM does not pool; and the weights that are made of the
-// maxima.
+// Maxima or sums of logits over sequences (SPLADE), chunk by chunk of a batch's rows, and the
+// weights made of maxima. They serve sums, and maxima on devices whose GEMM does not pool.
 #pragma once
 
 #include "cuda/device/stream.h"
@@ -8,12 +7,12 @@
 
 namespace packhorse::cuda {
 
-/// Rows that have their logits in memory at one time: few enough that the logits stay in the L2
-/// cache or near it, and enough to fill the device. This number does not change any result: neither
-/// a row's logits nor a maximum depends on it, and sums are formed in the order of the rows.
+/// Rows whose logits are in memory at one time: few enough that most logits stay in the L2 cache,
+/// and enough to fill the device. This number does not change any result: neither a row's logits
+/// nor a maximum depends on it, and sums are formed in the order of the rows.
 inline constexpr int64_t kSparsePoolRows = 512;
 
-/// The rows [first_row, first_row + rows) of a batch.
+/// Rows [first_row, first_row + rows) of a batch, with their logits.
 struct SparseChunk {
   const void* logits = nullptr;  // [rows, stride], 16-bit; stride is a multiple of 8
   int64_t stride = 0;

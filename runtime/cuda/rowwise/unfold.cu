@@ -1,4 +1,4 @@
-// The kernel that puts the rows around each token side by side. A warp has one token: it finds the
+// Kernel that puts the rows around each token side by side. A warp has one token: it finds the
 // token's sequence by a search in cu_seqlens, and copies `width` rows, 16 bytes per lane at a time;
 // rows outside of the sequence are zeros.
 #include "cuda/common/launch.cuh"
