@@ -18,7 +18,7 @@ struct GemmRotation {
   const float* frequencies = nullptr;  // [dims / 2]
   int32_t dims = 0;                    // number of columns of a head that are rotated
   int32_t head_dim = 0;                // a multiple of 8
-  int32_t columns = 0;  // the first so many columns of the output belong to such heads
+  int32_t columns = 0;  // number of first columns of the output that belong to such heads
 };
 
 /// A maximum over the rows of each sequence, which is kept instead of the rows.
@@ -26,11 +26,11 @@ struct GemmPool {
   float* out = nullptr;                 // [num_sequences, columns], contiguous
   const int32_t* cu_seqlens = nullptr;  // [num_sequences + 1], the last at most `rows`
   int32_t num_sequences = 0;
-  int32_t columns = 0;  // columns that are wanted: the first ones, at most n
+  int32_t columns = 0;  // number of first columns that are pooled, at most n
 };
 
-/// Scales of a product of e4m3 matrices: those of its operands, and that of its result where it is
-/// e4m3, too.
+/// Scales of a product of e4m3 matrices: of its operands, and of its result where that is e4m3,
+/// too.
 struct GemmFloat8 {
   const float* column_scales = nullptr;  // [n] of the weight's rows; null: 16-bit operands
   const float* row_scales = nullptr;     // [rows] of a; null: `a_scale` is that of all rows
@@ -39,7 +39,7 @@ struct GemmFloat8 {
   explicit operator bool() const { return column_scales != nullptr; }
 };
 
-/// The byte of a packed weight in e4m3 at which the scales of its rows begin.
+/// Offset in bytes of the row scales in a packed e4m3 weight.
 inline size_t float8_scales_offset(int64_t in_features, int64_t out_features) {
   return static_cast<size_t>(round_up(in_features * out_features, 16));
 }
@@ -48,19 +48,20 @@ inline size_t float8_scales_offset(int64_t in_features, int64_t out_features) {
 ///
 /// out[r, n] = residual[r, n] + activation(sum_k a[r, k] * weight[n, k] + bias[n])
 ///
-/// The Hopper kernels can do two things more, both before results are rounded. With `gated`, the
-/// columns of the product alternate: kGateBlock columns of the gate, then kGateBlock columns that
-/// it gates, and so on; out = activation(gate) * other is half as wide. With a rotation, pairs of
-/// columns are rotated.
+/// The Hopper kernels can also apply a gate or a rotation, before results are rounded. With
+/// `gated`, the columns of the product alternate: kGateBlock columns of the gate, then kGateBlock
+/// columns that it gates, and so on; out = activation(gate) * other is half as wide. With a
+/// rotation, pairs of columns are rotated.
 ///
 /// a, weight, residual and out share one 16-bit dtype; accumulation, bias and activation are in
 /// float32. n, k and the row strides are multiples of 8 elements, and pointers are aligned to 16
 /// bytes (TMA and 16-byte loads ask for it). A row's bits depend on that row, the weight, n and k
-/// alone, since every tile sums over k in order, 16 elements at a time; with several `parts`, in
-/// split_k.h, which are added in ascending order. The portable kernels have one part.
+/// alone, since every tile sums over k in order, 16 elements at a time. With several `parts`
+/// (split_k.h) each part is summed so, and the parts are added in ascending order. The portable
+/// kernels have one part.
 ///
-/// With `groups`, the weight is packed as gemm/w4a16/layout.h says, in place of [n, k], all else is
-/// float16, and the sum over k is formed as W4a16Split says (gemm/w4a16/layout.h).
+/// With `groups`, the weight is quantised in groups and packed as gemm/w4a16/layout.h says, not [n,
+/// k]; all else is float16, and the sum over k is formed in the parts of W4a16Split.
 ///
 /// With `float8`, a and weight are e4m3, the sum is multiplied by both scales before the bias is
 /// added, `dtype` is that of residual and out, and k, and n of an e4m3 result, are multiples of 16.
@@ -93,13 +94,13 @@ struct GemmParams {
   WeightGroups groups;
 };
 
-/// Returns what the choice of a kernel looks at.
+/// Returns the inputs of the choice of a kernel.
 inline GemmShape shape_of(const GemmParams& params) {
   return {.rows = params.rows,
           .n = params.n,
           .k = params.k,
           .counted = params.row_count != nullptr,
-          // The activation of a gate covers half the columns only, and its time is hidden.
+          // The activation of a gate applies to half the columns only, and its time is hidden.
           .activated = params.activation != Activation::kNone && !params.gated,
           .least_columns = params.gated ? 2 * kGateBlock : 0,
           .in_parts = params.parts > 1};
@@ -111,7 +112,7 @@ inline GemmShape shape_of(const GemmParams& params) {
 /// this one may still run, so those kernels must not write them (cuda/common/launch.cuh, rule 3).
 /// Throws RuntimeError.
 void launch_gemm_sm90(const GemmParams& params, const KernelStream& stream);
-/// Does the same with a kernel of the caller's choice, for tuning and tests.
+/// Launches the Hopper kernel of `config`, for tuning and tests, by the rules above.
 void launch_gemm_sm90(const GemmParams& params, const GemmConfig& config,
                       const KernelStream& stream);
 /// Launches a dense layer that keeps only the maximum over the rows r of each sequence s, in
@@ -119,16 +120,17 @@ void launch_gemm_sm90(const GemmParams& params, const GemmConfig& config,
 ///
 /// pool.out[s, n] = max(pool.out[s, n], sum_k a[r, k] * weight[n, k] + bias[n])
 ///
-/// No [rows, n] is ever stored. pool.out must hold numbers of 0 or more before, and a NaN stays a
-/// NaN. Since a maximum does not depend on the order, neither do the bits. `residual`, `out`,
+/// No matrix [rows, n] is ever stored. pool.out must hold numbers of 0 or more before, and a NaN
+/// stays a NaN. A maximum does not depend on the order, so neither do the bits. `residual`, `out`,
 /// `activation`, `gated` and `rotation` are not used; all else is as for launch_gemm_sm90.
 void launch_gemm_pooled_sm90(const GemmParams& params, const KernelStream& stream);
-/// Launches a product of e4m3 matrices: what launch_gemm_sm90 does with params.float8. A residual
-/// excludes gate, rotation, activation and an e4m3 result; a gate asks for an e4m3 result.
+/// Launches a product of e4m3 matrices (params.float8), by the rules of launch_gemm_sm90. A
+/// residual excludes gate, rotation, activation and an e4m3 result; a gate asks for an e4m3 result.
 void launch_gemm_float8(const GemmParams& params, const KernelStream& stream);
 void launch_gemm_float8(const GemmParams& params, const GemmConfig& config,
                         const KernelStream& stream);
-/// Does what launch_gemm_sm90 does, on compute capability 8.0 and later; no gate, no rotation.
+/// Launches a portable kernel, for compute capability 8.0 and later: asynchronous, without
+/// workspace, capturable. It has no gate, no rotation and no parts. Throws RuntimeError.
 void launch_gemm_sm80(const GemmParams& params, const KernelStream& stream);
 
 }  // namespace packhorse::cuda

@@ -31,9 +31,9 @@ enum class GemmTile : uint8_t {
 ///
 /// microseconds = fixed + waves * (per_k * k + per_tile), where waves = tiles / SMs, rounded up.
 ///
-/// Where the time of an activation cannot be hidden, it adds to per_tile; this part was measured
-/// inside an encoder. A product of few rows with a large weight takes as long as the weight takes
-/// to be read (kStreamedBytesPerUs, kStreamedBytesPerUsAndSm).
+/// The part of an activation's time that cannot be hidden adds to per_tile; it was measured inside
+/// an encoder. A product of few rows with a large weight takes at least the time of reading the
+/// weight (kStreamedBytesPerUs, kStreamedBytesPerUsAndSm).
 struct GemmTileCost {
   GemmTile tile;
   int m;
@@ -68,9 +68,9 @@ inline constexpr std::array<GemmTileCost, 8> kGemmTiles = {{
      "waits for stores there: the stages leave room for 64 columns of the tile"},
 }};
 
-/// The kernels of e4m3 matrices and what they cost. A k of 768 takes half the time that it takes
-/// with 16 bits, so one tile wins nearly everywhere: with 128x192 sums leave too few registers for
-/// the epilogue, which shows, and so it does with 128x256 by halves.
+/// Tiles for e4m3 operands and their costs. The main loop takes half the time that it takes with 16
+/// bits, so the epilogue weighs more and one tile wins nearly everywhere: with 128x192, and with
+/// 128x256 by halves, accumulators leave the epilogue too few registers.
 inline constexpr std::array<GemmTileCost, 4> kGemmTilesFloat8 = {{
     {GemmTile::k64x16, 64, 16, 1.9, 0.0006, 0.11, 0, "few rows and a narrow 16-bit result"},
     {GemmTile::k64x32, 64, 32, 1.8, 0.0008, 0.2, 0, "up to 300 rows of narrow outputs"},
@@ -80,8 +80,9 @@ inline constexpr std::array<GemmTileCost, 4> kGemmTilesFloat8 = {{
 
 inline const GemmTileCost& cost_of(GemmTile tile) { return kGemmTiles[static_cast<size_t>(tile)]; }
 
-/// Returns whether the kernels of a tile can form a sum over k in parts (gemm/split_k.h): the sums
-/// of the parts before take as many registers again as those of the current part.
+/// Returns whether the kernels of a tile can form a sum over k in parts (gemm/split_k.h). The sums
+/// of earlier parts take as many registers again as those of the current part, for which these
+/// tiles have no room.
 inline bool split_k_sums(GemmTile tile) {
   return tile != GemmTile::k128x96 && tile != GemmTile::k128x128 && tile != GemmTile::k128x192;
 }
@@ -91,13 +92,13 @@ struct GemmShape {
   int64_t rows;
   int64_t n;
   int64_t k;
-  bool counted = false;    // `rows` is the largest count of a recorded graph
+  bool counted = false;    // `rows` is the largest count of a captured graph
   bool activated = false;  // the layer has an activation
   int least_columns = 0;   // narrower tiles have no kernel for this layer
   bool in_parts = false;   // the sum over k is formed in parts
 };
 
-/// Bytes of weights that memory delivers per microsecond: in all, and to one SM.
+/// Bytes of weights that memory delivers per microsecond, in total and to one SM.
 inline constexpr double kStreamedBytesPerUs = 4.1e6;
 inline constexpr double kStreamedBytesPerUsAndSm = 35e3;
 
@@ -116,8 +117,8 @@ inline double predict(const GemmTileCost& cost, const GemmShape& shape, int sm_c
 
 struct GemmConfig {
   GemmTile tile = GemmTile::k128x128;
-  /// True: two blocks of a cluster, whose tiles lie one below the other, share what they load of
-  /// the weight. The bits are the same.
+  /// True: two blocks form a cluster; their tiles lie one below the other, and each loads half of
+  /// their weight for both. The bits are the same.
   bool paired = false;
   /// The number of tile columns that are finished, over all rows, before the next ones begin.
   int panel = 0;
@@ -133,10 +134,10 @@ inline int panel_of(GemmTile tile, int64_t n, int64_t k, bool paired = false) {
   return cut ? (paired ? 32 : 8) : std::numeric_limits<int>::max();
 }
 
-/// Pairs read less of a weight through the L2 cache, at the price of a meeting at either end of a
-/// launch. With weights of 8 MiB or more they gained 2 to 10 % on an H100 (14 shapes of 512 to
+/// Pairs read less of a weight through the L2 cache, at the price of a cluster barrier at each end
+/// of a launch. With weights of 8 MiB or more they gained 2 to 10 % on an H100 (14 shapes of 512 to
 /// 10,308 rows); with 4.5 MiB they lost up to 4 %. A pair's panels are wider, since it passes over
-/// the rows in half as many turns.
+/// the rows in half as many steps.
 inline constexpr int64_t kPairedWeightBytes = 8 << 20;
 inline constexpr int64_t kPairedRows = 512;
 inline bool is_paired(GemmTile tile, int64_t rows, int64_t n, int64_t k) {
@@ -145,9 +146,9 @@ inline bool is_paired(GemmTile tile, int64_t rows, int64_t n, int64_t k) {
   return tall && rows >= kPairedRows && 2 * n * k >= kPairedWeightBytes;
 }
 
-/// Returns the predicted microseconds of a launch that serves all row counts of a recorded graph,
-/// from about eight ninths of the largest count on. It is the mean over these counts. The largest
-/// alone would be a poor guide, since one wave more or less decides between tiles.
+/// Returns the predicted microseconds of a launch that serves all row counts of a captured graph,
+/// from about eight ninths of the largest on: the mean over these counts. The largest alone would
+/// be a poor guide, since one wave more or less decides between tiles.
 inline double predict_counted(const GemmTileCost& cost, GemmShape shape, int sm_count) {
   constexpr int kCounts = 8;
   const int64_t most = shape.rows;
@@ -178,7 +179,8 @@ inline GemmConfig select_gemm(const GemmShape& shape, int sm_count) {
   return config;
 }
 
-/// Does the same for a product of e4m3 matrices, whose result is e4m3, too, if `float8_out`.
+/// Returns the tile with the lowest predicted time for e4m3 operands. With `float8_out` the result
+/// is e4m3, too.
 inline GemmConfig select_gemm_float8(const GemmShape& shape, bool float8_out, int sm_count) {
   GemmConfig config;
   double best = std::numeric_limits<double>::infinity();

@@ -1,6 +1,7 @@
-// Epilogue of Hopper GEMMs with e4m3 operands: the sums get the scales of their rows and columns
-// before bias and activation, and results may be rounded to e4m3. The rest is the epilogue of
-// 16-bit GEMMs (gemm/sm90/epilogue.cuh, which says how a piece lies in the lanes).
+// Epilogue of Hopper GEMMs with e4m3 operands: the sums are multiplied by the scales of their rows
+// and columns before bias and activation, and results may be rounded to e4m3. The rest is the
+// epilogue of 16-bit GEMMs (gemm/sm90/epilogue.cuh, which says which elements of a piece each lane
+// has).
 #pragma once
 
 #include "cuda/common/float8.cuh"
@@ -8,9 +9,9 @@
 
 namespace packhorse::cuda::sm90_gemm {
 
-/// The scales and biases of a warpgroup's part of a tile. Those of columns are held for kChunk
-/// columns of the product at a time, because sums leave no room for more. In kernels of 16 bits
-/// the object is empty, and its functions do nothing.
+/// Scales and biases of a warpgroup's part of a tile. Those of columns are held for kChunk columns
+/// of the product at a time, because accumulators leave no registers for more. In kernels with
+/// 16-bit operands load_rows does nothing, and nothing else is called.
 template <class Traits>
 struct TileScales {
   static constexpr int kStripeColumns = Traits::kFolds * Traits::kStripe;  // columns of the product
@@ -67,8 +68,8 @@ struct TileScales {
   }
 };
 
-/// Rounds piece `piece` of a stripe and writes it to the stripe's buffer: to e4m3 after it is
-/// multiplied by `factor`, or as store_piece does.
+/// Rounds piece `piece` of a stripe and writes it to the stripe's buffer: multiplied by `factor`
+/// and rounded to e4m3, or as store_piece does.
 template <class Traits>
 __device__ void store_scaled_piece(float (&values)[8], float factor, typename Traits::Out* buffer,
                                    int piece) {

@@ -1,13 +1,13 @@
-// The closed list of Hopper GEMM kernels of e4m3 matrices with one dtype of results and one
-// epilogue. The files gemm_sm90_float8_*.cu instantiate it.
+// The complete list of Hopper GEMM kernels of e4m3 matrices with one dtype of results and one
+// epilogue. The files fp8_*.cu instantiate it.
 #pragma once
 
 #include "cuda/gemm/sm90/launch.h"
 
 namespace packhorse::cuda {
 
-/// Rows of the weight that a tile spans are at least 32 where the result is e4m3, and 64 where it
-/// is gated: stored boxes have rows of 32 bytes or more.
+/// Launches the kernel of config.tile. A tile spans at least 32 rows of the weight where the result
+/// is e4m3, and 64 where it is gated, too: stored boxes have rows of 32 bytes or more.
 template <class Out, GemmEpilogue epilogue>
 void launch_gemm_float8_tile(const GemmParams& p, const GemmConfig& config,
                              const KernelStream& stream) {

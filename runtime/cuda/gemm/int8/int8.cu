@@ -1,4 +1,4 @@
-// The closed list of GEMM kernels of bytes, and the choice between them.
+// The complete list of int8 GEMM kernels, and the choice between them.
 #include "cuda/gemm/int8/int8.h"
 #include "cuda/gemm/int8/kernel.cuh"
 

@@ -1,4 +1,5 @@
-// Dense layers of int8 weights and inputs in bytes on CUDA, for compute capability 8.0 and later.
+// Dense layers with int8 weights and inputs quantised to uint8, for compute capability 8.0 and
+// later.
 #pragma once
 
 #include <cstddef>
@@ -17,9 +18,9 @@
 
 namespace packhorse::cuda {
 
-/// Layout of a packed weight, offsets in bytes: the integers [out_features,
-/// padded_int8(in_features)], whose padding is zeros; the scales of the rows; and the factors of an
-/// input's offset, scale * sum of the row's integers.
+/// Layout of a packed weight, offsets in bytes: int8 [out_features, padded_int8(in_features)],
+/// padded by zeros; float32 scales [out_features] of the rows; and float32 factors [out_features]
+/// of an input row's offset, each scale * sum of the row's integers.
 struct Int8Layout {
   constexpr Int8Layout(int64_t in_features, int64_t out_features)
       : columns(padded_int8(in_features)),
@@ -30,8 +31,8 @@ struct Int8Layout {
   size_t scales, sums, bytes;
 };
 
-/// Returns what a row and a column of the product are, before the activation. `sum` is their sum of
-/// products of integers.
+/// Returns an element of the product, before the activation. `sum`: the sum of products of integers
+/// over its row of the input and its row of the weight.
 PACKHORSE_INT8_FUNCTION float dequantized(int32_t sum, float row_scale, float row_offset,
                                           float column_scale, float column_sum, float bias) {
 #if defined(__CUDA_ARCH__)
@@ -48,7 +49,7 @@ PACKHORSE_INT8_FUNCTION float dequantized(int32_t sum, float row_scale, float ro
 ///
 /// Sums are exact, so a row's bits depend on that row and the weight alone, whatever the tiles.
 /// out_features and the strides of residual and out are multiples of 8 elements, and pointers are
-/// aligned to 16 bytes. Rows of `out` beyond *row_count may be overwritten. The norm is left out.
+/// aligned to 16 bytes. Rows of `out` beyond *row_count may be overwritten. args.norm is ignored.
 /// Asynchronous on `stream`, allocates nothing, may be captured into a graph. Throws RuntimeError.
 void launch_gemm_int8(const LinearArgs& args, const RowBytes& rows, const KernelStream& stream);
 

@@ -1,6 +1,6 @@
-// One GEMM of bytes, for compute capability 8.0 and later: the main loop of the portable 16-bit
-// GEMM (gemm/sm80/kernel.cuh) with mma.m16n8k32 of unsigned by signed bytes, and a node of our own
-// in the epilogue tree that makes floats of the sums.
+// One int8 GEMM, for compute capability 8.0 and later: the main loop of the portable 16-bit GEMM
+// (gemm/sm80/kernel.cuh) with mma.m16n8k32 of unsigned by signed bytes, and a visitor of our own in
+// the epilogue tree that converts the sums to float32.
 #pragma once
 
 #include <type_traits>
@@ -47,7 +47,7 @@ struct GemmInt8 {
   using Warp = cutlass::gemm::GemmShape<tile_m / 2, tile_n / 2, 64>;
   static constexpr int kStages = 4;
 
-  // The epilogue tree, from its leaves on: float of the sums, activation, + residual, store.
+  // The epilogue tree, from its leaves on: sums as float32, activation, + residual, store.
   using Threads = cutlass::epilogue::threadblock::OutputTileThreadLayout<Tile, Warp, Element, 8>;
   using MatrixStride = cute::Stride<int64_t, cute::_1, int64_t>;
   using OfRows = cutlass::epilogue::threadblock::VisitorColBroadcast<
@@ -69,7 +69,7 @@ struct GemmInt8 {
       Threads, Element, cutlass::FloatRoundStyle::round_to_nearest, MatrixStride>;
   using Fusion = cutlass::epilogue::threadblock::Sm80EVT<Store, Value>;
 
-  // CUTLASS has unsigned by signed bytes with saturating sums alone. None of ours comes that far:
+  // CUTLASS has unsigned by signed bytes only with saturating sums. Ours never saturate:
   // kMostInt8Columns * 255 * 128 is less than 2^31.
   static_assert(kMostInt8Columns * 255 * 128 < int64_t{1} << 31);
   using Kernel = typename cutlass::gemm::kernel::DefaultGemmWithVisitor<

@@ -1,16 +1,16 @@
-// A dense layer for few rows (up to 16). Its time is that of reading the weight once, so all else
-// stands back behind that: each block has its share of the weight's rows, which a warp of its own
-// brings through a ring of stages by TMA from the moment the block starts, while the kernel before
-// still runs.
+// A dense layer for few rows (up to 16). Its time is that of reading the weight once, which
+// everything else serves: each block has its share of the weight's rows, which one warp copies by
+// TMA through a ring of stages from the moment the block starts, while the kernel before still
+// runs.
 //
-// The weight is the left operand of mma.sync and the rows of the batch are the right one, the other
-// way round than in gemm/sm90/kernel.cuh: so a product has 16 columns of the output and as few rows
-// as there are. The sum over k is formed in the same order, 16 elements at a time, and tensor cores
-// give the same bits by either instruction and with operands exchanged
-// (tests/gpu/test_gpu_gemm_skinny.py). With few rows that chain of sums is what takes time beside
-// the weight: mma.sync takes 24 cycles for a link of it. wgmma takes 18, but for so small products
-// the descriptors of its operands make them 40. Where a sum has several parts (gemm/split_k.h), a
-// warp of its own forms each of them, and that of the first part adds the others.
+// The weight is the A operand of mma.sync and the rows of the batch are the B operand, in contrast
+// to gemm/sm90/kernel.cuh, so a product has 16 columns of the output and only 8 rows. The sum over
+// k is formed in the same order, 16 elements at a time, and tensor cores give the same bits by
+// either instruction and with operands exchanged (tests/gpu/test_gpu_gemm_skinny.py). With few rows
+// that chain of sums is what takes time beside the weight: mma.sync takes 24 cycles for a link of
+// it. wgmma takes 18, but 40 in products this small, because of the descriptors of its operands.
+// Where a sum has several parts (gemm/split_k.h), each is formed by another warp, and that of the
+// first part adds the others.
 #pragma once
 
 #include "cuda/common/activations.cuh"
@@ -22,7 +22,7 @@
 
 namespace packhorse::cuda {
 
-/// Consumers of a block: they multiply the stages that the producers bring, and finish the sums.
+/// Consumers of a block: they multiply the stages that the producers fill, and finish the sums.
 template <class T, int kBoxes, int kRowBlocks, bool kGated>
 struct GemmSkinny : GemmSkinnyStages<kBoxes, kRowBlocks, kGated> {
   using Stages = GemmSkinnyStages<kBoxes, kRowBlocks, kGated>;
@@ -55,7 +55,7 @@ struct GemmSkinny : GemmSkinnyStages<kBoxes, kRowBlocks, kGated> {
       int row = first + lane / 4 + h * 8;  // row of the weight
       const bool in_tile = row < args.tile.features;
       if constexpr (kGated) {
-        // Boxes bring eight rows of the gate, the eight that they gate, and so on.
+        // A box has eight rows of the gate, the eight that they gate, and so on.
         row = row / 32 * 32 + row / 16 % 2 * 8 + h * kGateBlock + row % 8;
       }
       row += tile * args.tile.features;
@@ -73,13 +73,13 @@ struct GemmSkinny : GemmSkinnyStages<kBoxes, kRowBlocks, kGated> {
     return place;
   }
 
-  /// Rows of this lane's part, two of each block.
+  /// Rows of this lane's part, two of each block of kSkinnyRows rows.
   static constexpr int kRows = 2 * kRowBlocks;
   __device__ static int row_of(int i) {
     return i / 2 * kSkinnyRows + static_cast<int>(threadIdx.x) % 4 * 2 + i % 2;
   }
 
-  /// The residual of this lane's part, loaded before the products.
+  /// Residual of this lane's part, loaded before the products to hide its latency.
   using Residual = T[2][kRows];
   __device__ void load_residual(Residual& residual, const Place& place, int count) const {
     if (args.residual == nullptr) return;
@@ -97,8 +97,9 @@ struct GemmSkinny : GemmSkinnyStages<kBoxes, kRowBlocks, kGated> {
 
   using Sums = float[kRowBlocks][4];
 
-  /// Adds the other parts' sums to those of the first part, in ascending order. Returns whether
-  /// this warp has the sums then. A block has one tile, so that nothing is written here twice.
+  /// Adds the other parts' sums to those of the first part, in ascending order. Returns true in
+  /// warps of the first part, which then have the whole sums. With several parts a block has one
+  /// tile, so the shared memory of `others` is written only once.
   __device__ bool add_parts(Sums& acc, int part, int warp) const {
     const int parts = args.tile.parts;
     if (parts == 1) return true;
@@ -171,7 +172,7 @@ struct GemmSkinny : GemmSkinnyStages<kBoxes, kRowBlocks, kGated> {
     });
   }
 
-  /// The operands of a box: 16 features, all rows, 64 elements of k.
+  /// Operands of a box: 16 features, all rows, 64 elements of k.
   struct Operands {
     Fragment weight[4];
     Fragment rows[2][kRowBlocks];
@@ -195,8 +196,8 @@ struct GemmSkinny : GemmSkinnyStages<kBoxes, kRowBlocks, kGated> {
     }
   };
 
-  // The loop below is bound by the latency of its instructions. So it keeps addresses in shared
-  // memory as they are, in registers of a thread, where pointers would be made of uniform ones.
+  // The main loop is bound by the latency of its instructions. It keeps 32-bit shared addresses in
+  // registers, since the compiler would compute generic pointers anew from uniform registers.
   __device__ static uint32_t address_of(const void* shared) {
     return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
   }
@@ -219,7 +220,7 @@ struct GemmSkinny : GemmSkinnyStages<kBoxes, kRowBlocks, kGated> {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
   }
 
-  /// Loads step j of four of a box's operands.
+  /// Loads step j of the four steps of a box's operands.
   __device__ static void load(Operands& to, int j, uint32_t weight, uint32_t rows,
                               const Offsets& offsets) {
     to.weight[j] = fragment_at(weight + offsets.weight[j]);
@@ -245,9 +246,9 @@ struct GemmSkinny : GemmSkinnyStages<kBoxes, kRowBlocks, kGated> {
     __device__ PartBoxes operator+(uint32_t bytes) const { return {weight + bytes, rows + bytes}; }
   };
 
-  /// Multiplies a stage, whose first box's operands are in operands[0]. Operands of a box are
-  /// loaded while those of the box before are multiplied, and so are those of the first box of the
-  /// next stage, after before(), which waits for that stage. At the end they are in operands[0].
+  /// Multiplies a stage. The operands of its first box are in operands[0]; those of each further
+  /// box, and of the next stage's first box if there is `more`, are loaded while the box before is
+  /// multiplied. before() waits for the next stage, whose operands are in operands[0] on return.
   template <class Before>
   __device__ static void multiply_stage(Sums& acc, Operands (&operands)[2], const PartBoxes& stage,
                                         const PartBoxes& next, uint32_t box_bytes,
@@ -322,8 +323,8 @@ struct GemmSkinny : GemmSkinnyStages<kBoxes, kRowBlocks, kGated> {
   }
 };
 
-/// The kernel. Its warps: one for each part of the sums of 16 features of a tile, one that brings
-/// the weight, and one that brings the rows.
+/// The kernel. Its warps: one for each part of the sums of 16 features of a tile, one that copies
+/// the weight, and one that copies the rows.
 template <class T, int kBoxes, int kRowBlocks, bool kGated>
 __global__ void __launch_bounds__(384)
     gemm_skinny_kernel(const __grid_constant__ GemmSkinnyArgs args) {

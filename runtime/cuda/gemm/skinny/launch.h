@@ -9,8 +9,8 @@
 namespace packhorse::cuda {
 
 /// Returns a map of a weight whose rows alternate between kGateBlock of a gate and kGateBlock that
-/// it gates. A box has, for each kGateBlock columns of the output, eight rows of the gate, the
-/// eight that these gate, and the other eight of both: so both operands of a gate are in the
+/// it gates. For each kGateBlock columns of the output a box has eight rows of the gate, the eight
+/// that these gate, and the other eight of both, so that both operands of a gate are in the
 /// registers of one lane.
 inline CUtensorMap gated_tensor_map(const GemmParams& p, int features) {
   const auto k = static_cast<cuuint64_t>(p.k);
@@ -26,7 +26,7 @@ void launch_gemm_skinny_kernel(const GemmParams& p, const GemmSkinnyTile& tile,
                                const KernelStream& stream) {
   GemmSkinnyArgs args{};
   args.tile = tile;
-  // Maps whose boxes have all parts, for one copy.
+  // Returns a map whose boxes hold a whole stage, all parts of it.
   const auto at_once = [&](const void* data, int32_t rows, int64_t stride, int32_t box_rows) {
     return split_k_tensor_map(data, p.dtype, rows, p.k, stride, tile.parts,
                               {box_rows, tile.boxes, tile.parts});
@@ -55,7 +55,7 @@ void launch_gemm_skinny_kernel(const GemmParams& p, const GemmSkinnyTile& tile,
                 static_cast<size_t>(args.tile.shared_bytes), stream, args);
 }
 
-/// The closed list of kernels of one dtype.
+/// The complete list of kernels of one dtype.
 template <class T>
 void launch_gemm_skinny_dtype(const GemmParams& p, const KernelStream& stream) {
   const auto launch = [&]<bool kGated>() {

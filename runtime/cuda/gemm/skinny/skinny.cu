@@ -1,4 +1,4 @@
-// Products of few rows: the closed list of kernels.
+// Launches of products of few rows, by dtype.
 #include "cuda/gemm/skinny/launch.h"
 
 namespace packhorse::cuda {

@@ -1,5 +1,5 @@
-// Dense layers for few rows on Hopper: what a step of generation asks for, whose time is that of
-// reading the weight once. This is the host interface.
+// Host interface of dense layers for few rows on Hopper, those of a step of generation, whose time
+// is that of reading the weight once.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -11,9 +11,10 @@
 
 namespace packhorse::cuda {
 
-/// Returns whether launch_gemm_skinny computes this: it can, and was measured to be faster than
-/// launch_gemm_sm90 (docs/developer/notebook/cuda_generation.md). With a sum in one part that is
-/// for up to eight rows from about 4 MB of weight on, except for long sums over large weights.
+/// Returns whether launch_gemm_skinny computes a layer: where it can, and was measured to be faster
+/// than launch_gemm_sm90 (docs/developer/notebook/cuda_generation.md). A sum in one part is
+/// computed so for up to eight rows and weights of 4 MiB or more, except long sums (k > n) over
+/// more than 64 MiB.
 inline bool is_skinny(const GemmParams& params) {
   if (params.rows > kMostSkinnyRows || params.pool.out != nullptr ||
       (params.gated && params.n % (2 * kGateBlock) != 0)) {

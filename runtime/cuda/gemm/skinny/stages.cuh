@@ -1,6 +1,6 @@
-// The arguments of a dense layer for few rows (gemm/skinny/kernel.cuh), and how its weight and its
-// rows come to shared memory: two lanes ask for copies by TMA (the Tensor Memory Accelerator),
-// through a ring of stages.
+// Arguments of a dense layer for few rows (gemm/skinny/kernel.cuh), and the copies of its weight
+// and its rows to a ring of stages in shared memory, which two lanes issue by TMA (the Tensor
+// Memory Accelerator).
 #pragma once
 
 #include <cutlass/arch/barrier.h>
@@ -76,8 +76,9 @@ struct GemmSkinnyStages {
     }
   }
 
-  /// Calls visit(k) for the boxes of a stage: of each part kBoxes boxes, of 64 elements of k. Past
-  /// the end of a part they are zeros, whose products change no sum.
+  /// Calls visit(k) for the boxes of a stage: kBoxes boxes of 64 elements of k for each part. Boxes
+  /// past the end of a part begin past the end of k, where TMA reads zeros, whose products change
+  /// no sum.
   template <class Visit>
   __device__ void for_boxes(int step, Visit visit) const {
     const int length = args.k / args.tile.parts;
@@ -90,8 +91,8 @@ struct GemmSkinnyStages {
     }
   }
 
-  /// One lane brings the weight. It needs nothing of the kernel before, so it does not wait for it
-  /// until the stages are full.
+  /// Copies the weight, by one lane. The weight does not depend on the kernel before, so the lane
+  /// waits for that kernel only when the stages are full.
   __device__ void bring_weight() const {
     bool waited = false;
     const auto wait = [&] {
@@ -129,7 +130,7 @@ struct GemmSkinnyStages {
     if (!waited) wait();
   }
 
-  /// A lane of another warp brings the rows.
+  /// Copies the rows, by a lane of another warp.
   __device__ void bring_rows() const {
     wait_for_previous_kernel();
     const int bytes = stage_bytes();

@@ -15,18 +15,18 @@ namespace packhorse::cuda {
 inline constexpr int32_t kSkinnyRows = 8;
 inline constexpr int32_t kMostSkinnyRows = 16;
 
-/// The tile of such a product. Every block has `features` columns of the output at a time (rows of
+/// The tile of a product. Every block computes `features` columns of the output at a time (rows of
 /// the weight) and goes over k in stages of `boxes` boxes of 64 elements for each part of the sum.
 struct GemmSkinnyTile {
   int features;
-  int parts;  // parts of the sum over k: a block has one tile if there are several
+  int parts;  // parts of the sum over k; with several a block has one tile
   int boxes;
   int steps;  // stages that a tile takes
   int stages;
   int blocks;      // blocks of the grid
   int row_blocks;  // blocks of kSkinnyRows rows
-  /// True where one copy brings all boxes of a stage, of the rows and of the weight. A thread takes
-  /// about a hundred cycles for a copy, which is longer than a small box takes to arrive.
+  /// True where one copy brings all boxes of a stage, of the rows and of the weight. Issuing a copy
+  /// takes a thread about a hundred cycles, longer than a small box takes to arrive.
   bool rows_at_once;
   bool weight_at_once;
   int64_t shared_bytes;
@@ -34,10 +34,10 @@ struct GemmSkinnyTile {
   constexpr int warps() const { return ceil_div(features, 16); }  // warps of each part
 };
 
-/// Eight warps have 16 features of a part each.
+/// Most features of a tile: 16 for each of eight warps.
 inline constexpr int kMostSkinnyFeatures = 128;
 inline constexpr int kMostSkinnyStages = 16;
-/// Shared memory that a block may have: less than half of a multiprocessor's, so that the blocks of
+/// Bytes of shared memory that a block may have: less than half of an SM's, so that the blocks of
 /// the next kernel find room and load their weights while this one computes.
 inline constexpr int64_t kSkinnySharedBytes = 100 * 1024;
 
@@ -68,8 +68,8 @@ inline GemmSkinnyTile skinny_tile(int64_t rows, int64_t n, int64_t k, int parts,
   tile.steps = static_cast<int>(ceil_div(boxes_part, tile.boxes));
   tile.stages = static_cast<int>(std::clamp<int64_t>(
       std::min<int64_t>(kSkinnySharedBytes / stage, tile.steps), 2, kMostSkinnyStages));
-  // The last warp reads 16 rows of a box of the weight, whether they exist or not. Behind that lie
-  // the sums of all parts but the first: 16 bytes of each lane for every block of rows.
+  // The last warp reads 16 rows of a box of the weight, whether they exist or not. Behind that box
+  // lie the sums of all parts but the first: 16 bytes of each lane for every block of rows.
   tile.shared_bytes =
       tile.stages * stage + 16 * 128 + int64_t{512} * tile.row_blocks * (parts - 1) * tile.warps();
   return tile;

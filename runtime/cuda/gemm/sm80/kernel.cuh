@@ -55,8 +55,8 @@ struct ActivationVisitor {
   Activation activation = Activation::kNone;
 };
 
-/// Runs CUTLASS's kernel. Blocks past the device's row count leave at once, so that a captured
-/// graph computes only the tiles of rows that exist.
+/// Runs CUTLASS's kernel. Blocks past *row_count end at once, so that a captured graph computes
+/// only the tiles of rows that exist.
 template <class Kernel>
 __global__ void __launch_bounds__(Kernel::kThreadCount)
     gemm_sm80_kernel(const __grid_constant__ typename Kernel::Params params,

@@ -1,4 +1,4 @@
-// The closed list of portable GEMM kernels, and the choice between them.
+// The complete list of portable GEMM kernels, and the choice between them.
 #include "cuda/gemm/sm80/kernel.cuh"
 
 namespace packhorse::cuda {

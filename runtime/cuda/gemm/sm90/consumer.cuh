@@ -1,7 +1,7 @@
 // A consumer warpgroup of a Hopper GEMM (gemm/sm90/kernel.cuh). For each of its tiles it sums the
 // products in registers by wgmma, then adds the bias, applies the activation, adds the residual,
 // and stores the result by TMA; or it pools the tile instead (gemm/sm90/pool.cuh). Sums of e4m3
-// products get their scales first (gemm/fp8/epilogue.cuh).
+// products are first multiplied by their scales (gemm/fp8/epilogue.cuh).
 #pragma once
 
 #include <cute/arch/copy_sm90_tma.hpp>
@@ -63,7 +63,7 @@ struct Consumer {
     return smem.out[warp][stripe % Traits::kOutStripes * Traits::kBlocks + block];
   }
 
-  /// The two warpgroups of a ping-pong kernel hand each other the main loop (PTX ISA, named
+  /// The two warpgroups of a ping-pong kernel take turns in the main loop (PTX ISA, named
   /// barriers).
   __device__ static void take_turn(int id) {
     asm volatile("bar.sync %0, 256;" ::"r"(id) : "memory");
@@ -72,8 +72,8 @@ struct Consumer {
     asm volatile("bar.arrive %0, 256;" ::"r"(id) : "memory");
   }
 
-  /// Starts copying the residual of a tile into the buffer, once the stores of the tile before have
-  /// read it. Called by one lane of each warp.
+  /// Starts copying the residual of a tile into the output buffer, once the stores of the tile
+  /// before have read that. Called by one lane of each warp.
   __device__ void load_residual(const Tile& tile) {
     cute::tma_store_wait<0>();
     TxBarrier::arrive_and_expect_tx(&smem.residual[warp], kBoxes * Traits::kStoreBox * sizeof(Out));
@@ -96,8 +96,8 @@ struct Consumer {
     }
   }
 
-  /// acc = the sums over the next `blocks_k` stages, of this warpgroup's part of a tile. It leaves
-  /// the last wgmma in flight, and the stage that it reads unreleased.
+  /// acc = the sums over the next `blocks_k` stages, of this warpgroup's part of a tile. Leaves the
+  /// last wgmma in flight, and the stage that this reads unreleased.
   template <class Accumulators>
   __device__ void multiply(Accumulators& acc, int blocks_k) {
     using namespace cute;
@@ -148,7 +148,7 @@ struct Consumer {
   }
 
   /// Multiplies all but the last of several parts, one after the other: before = the sum of these
-  /// parts in ascending order. Returns how many stages the last part has.
+  /// parts in ascending order. Returns the number of stages of the last part.
   template <class Accumulators>
   __device__ int multiply_parts(Accumulators& before, Accumulators& acc, int blocks_k) {
     if constexpr (Traits::kSplitK) {
@@ -194,14 +194,14 @@ struct Consumer {
   }
 
   /// Applies bias, `function`, rotation and residual to the accumulators, rounds the results, and
-  /// stores them through the buffer.
+  /// stores them through the output buffer.
   template <class Accumulators, class Function>
   __device__ void finish(const Accumulators& acc, float2* bias, const Tile& tile,
                          const Function& function) {
     constexpr int kStripePairs = Traits::kFolds * kStripe / 8;  // pairs of a lane's bias
     const int column = column_of(tile);
-    // Lane l addresses row l % 16 of a 16 x 16 piece, and the 16-byte half l / 16 of it. Rows are
-    // swizzled as the tensor map says.
+    // Lane l addresses row l % 16 of a 16 x 16 piece, and the 16-byte half l / 16 of that row. Rows
+    // have the swizzle of the tensor map.
     const int row = lane % 16;
     const int swizzle = kStripe == 64 ? row % 8 : kStripe == 32 ? row / 2 % 4 : row / 4 % 2;
 #pragma unroll
@@ -209,7 +209,7 @@ struct Consumer {
       float2* stripe_bias = bias + (kBiasEarly ? s * kStripePairs : 0);
       if (!kBiasEarly) load_bias(stripe_bias, column + s * 8 * kStripePairs, kStripePairs);
       rotation.load_stripe(args.rotation, column + s * kStripe);
-      // Earlier stores have read the buffer.
+      // Waits until earlier stores have read the buffer.
       if (!Traits::kResidual && s % Traits::kOutStripes == 0) {
         if (lane == 0) cute::tma_store_wait<0>();
         __syncwarp();
@@ -275,7 +275,7 @@ struct Consumer {
     }
   }
 
-  /// Works on all of this warpgroup's tiles.
+  /// Computes all of this warpgroup's tiles.
   __device__ void run() {
     using namespace cute;
     constexpr int kStep = Traits::kPingPong ? 2 : 1;

@@ -1,8 +1,8 @@
 // Epilogue of Hopper GEMMs, before results are rounded: bias and activation, the gate of a
 // feed-forward block, and the rotation of heads.
 //
-// They work on pieces of 16 rows by 16 columns, of which a lane has eight values: value i lies in
-// row lane / 4 + i / 2 % 2 * 8 and in column lane % 4 * 2 + i / 4 * 8 + i % 2.
+// The functions compute pieces of 16 rows by 16 columns, of which a lane has eight values: value i
+// lies in row lane / 4 + i / 2 % 2 * 8 and in column lane % 4 * 2 + i / 4 * 8 + i % 2.
 #pragma once
 
 #include <cutlass/numeric_conversion.h>
@@ -16,7 +16,7 @@
 namespace packhorse::cuda::sm90_gemm {
 
 /// Computes piece g of stripe s and wgmma block b from the accumulators. Without a gate the result
-/// is function(product + bias); with a gate it is that times the next piece. `bias` holds this
+/// is function(product + bias); with a gate it is multiplied by the next piece. `bias` holds this
 /// lane's values for the stripe.
 template <class Traits, class Accumulators, class Function>
 __device__ void finish_piece(float (&values)[8], const Accumulators& acc, int s, int g, int b,
@@ -27,7 +27,7 @@ __device__ void finish_piece(float (&values)[8], const Accumulators& acc, int s,
     return acc(s * Traits::kFolds * (Traits::kStripe / 2) + piece * 8 + i, b, 0) +
            (i % 2 == 0 ? pair.x : pair.y);
   };
-  // One piece of the gate, then one that it gates.
+  // Pieces alternate: one of the gate, then the one that it gates.
   static_assert(kGateBlock == 16, "the gate is one piece, the next what it is for");
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
@@ -36,8 +36,9 @@ __device__ void finish_piece(float (&values)[8], const Accumulators& acc, int s,
   }
 }
 
-/// Rounds a piece to 16 bits, with the residual added that lies at its place, and writes it there.
-/// `address` is that of the 16 bytes which this lane has for ldmatrix and stmatrix.
+/// Adds the residual, if any, that lies in a piece's place of the output buffer, rounds the piece
+/// to 16 bits, and writes it there. `address`: the 16 bytes that this lane addresses for ldmatrix
+/// and stmatrix.
 template <class Traits>
 __device__ void store_piece(float (&values)[8], cute::uint128_t& address) {
   using Out = typename Traits::Out;
@@ -61,8 +62,8 @@ __device__ void store_piece(float (&values)[8], cute::uint128_t& address) {
   cute::SM90_U32x4_STSM_N::copy(packed[0], packed[1], packed[2], packed[3], address);
 }
 
-/// The rotation of a warpgroup's part of a tile. Columns 2 j and 2 j + 1 belong to one lane, so a
-/// tile may begin anywhere in a head. In kernels that do not rotate, the functions do nothing.
+/// Rotation (RoPE) of a warpgroup's part of a tile. Columns 2 j and 2 j + 1 belong to one lane, so
+/// a tile may begin anywhere in a head. In kernels that do not rotate, the functions do nothing.
 template <class Traits>
 struct TileRotation {
   float position[Traits::kBlocks][2];

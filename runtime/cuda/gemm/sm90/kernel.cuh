@@ -26,8 +26,8 @@ namespace packhorse::cuda {
 
 namespace sm90_gemm {
 
-/// The producer: one lane issues all copies of this block's tiles, stage by stage, as consumers
-/// free the stages.
+/// Runs the producer: one lane issues all copies of this block's tiles, stage by stage, as
+/// consumers free the stages.
 template <class Traits>
 __device__ void produce(const GemmArgsSm90& args, typename Traits::SharedStorage& smem) {
   using Element = typename Traits::Element;
@@ -55,7 +55,7 @@ __device__ void produce(const GemmArgsSm90& args, typename Traits::SharedStorage
       }
     }
   };
-  // Rows from the row count on are not copied. Their shared memory holds something else, whose
+  // Rows from the row count on are not copied. Their shared memory holds arbitrary values, whose
   // products are stored, if at all, in rows of the output that nobody reads.
   auto load_rows = [&](int stage, int block_k, int tile_m, int copied) {
     const bool whole = copied == Traits::kTileM;
@@ -73,9 +73,9 @@ __device__ void produce(const GemmArgsSm90& args, typename Traits::SharedStorage
   int index = Schedule<Traits>::first();
   Tile tile = schedule(index);
   const int ahead = min(blocks_k, Traits::kStages);
-  // The weight does not depend on the kernel before. So the stages are filled with it while that
-  // kernel finishes. Where the L2 cache has room for the whole weight, the rest is prefetched to
-  // it: each block of a tile column asks for a share.
+  // The weight does not depend on the kernel before, so the stages are filled with it while that
+  // kernel finishes. Where the L2 cache has room for the whole weight, the rest is prefetched into
+  // the cache, a share by each block of a tile column.
   for (int i = 0; i < ahead; ++i) {
     TxBarrier::expect_transaction(&smem.full[i], Traits::kWeightBytes);
     load_weight(i, i, tile.n);
@@ -92,7 +92,7 @@ __device__ void produce(const GemmArgsSm90& args, typename Traits::SharedStorage
   auto rows_to_copy = [&] {
     return sm90::copied_rows(max(0, rows - tile.m * Traits::kTileM), Traits::kTileM);
   };
-  // All that can be computed ahead is computed before the wait, since whatever follows the wait
+  // Everything that can be computed ahead is computed before the wait, since code after the wait
   // adds to the time of every layer.
   int copied = rows_to_copy();
   const bool has_tile = schedule.has(index);
@@ -142,7 +142,7 @@ __global__ void __launch_bounds__(Traits::kThreads, 1)
   if (threadIdx.x == 0) {
     for (int i = 0; i < Traits::kStages; ++i) {
       TxBarrier::init(&smem.full[i], 1);
-      // The warps that read a stage, in all blocks that a share of its weight goes to.
+      // Arrivals of the warps that read a stage, in all blocks of the cluster.
       Barrier::init(&smem.empty[i], (Traits::kPingPong ? 4 : 8) * Traits::kCluster);
     }
     for (uint64_t& barrier : smem.residual) TxBarrier::init(&barrier, 1);
@@ -167,7 +167,8 @@ __global__ void __launch_bounds__(Traits::kThreads, 1)
     if (Traits::kMoveRegisters) cutlass::arch::warpgroup_reg_alloc<232>();
     Consumer<Traits>(args, smem).run();
   }
-  // Another block may still write to this one's shared memory, or count on its barriers.
+  // Another block of the cluster may still write to this one's shared memory or arrive at its
+  // barriers.
   if constexpr (Traits::kCluster > 1) {
     __syncwarp();
     cute::cluster_sync();

@@ -1,4 +1,4 @@
-// The end of a Hopper GEMM that keeps, for each sequence and column, the largest result over the
+// Epilogue of a Hopper GEMM that keeps, for each sequence and column, the largest result over the
 // sequence's rows, and stores no row.
 #pragma once
 
@@ -8,11 +8,10 @@
 
 namespace packhorse::cuda::sm90_gemm {
 
-/// Pools a warp's part of a tile: the 16 rows from `first_row` on, and 16 more at every 64th row
-/// after it, one lot for each wgmma block. The warp looks up in the offsets which sequences these
-/// rows belong to, takes the maximum over the rows of each, and combines it with those of other
-/// warps and tiles by an atomic maximum in global memory. Rows after the last sequence belong to
-/// none.
+/// Pools a warp's part of a tile: 16 rows of each wgmma block, beginning at first_row + 64 b. The
+/// warp looks up in the offsets which sequences these rows belong to, takes the maximum over the
+/// rows of each, and combines it with those of other warps and tiles by an atomic maximum in global
+/// memory. Rows after the last sequence belong to none.
 template <class Traits, class Accumulators>
 __device__ void pool_tile(const GemmArgsSm90& args, const Accumulators& acc, int first_row,
                           int first_column) {

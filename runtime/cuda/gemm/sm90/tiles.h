@@ -1,5 +1,5 @@
-// The closed list of Hopper GEMM kernels of one dtype and epilogue. The .cu files beside it
-// instantiate it, one per dtype and epilogue, so that they compile side by side.
+// The complete list of Hopper GEMM kernels of one dtype and epilogue. The .cu files of this folder
+// instantiate it for a dtype and one or more epilogues each, so that they compile side by side.
 #pragma once
 
 #include "cuda/gemm/sm90/launch.h"
@@ -47,7 +47,8 @@ void launch_gemm_tile(const GemmParams& p, const GemmConfig& config, const Kerne
   throw RuntimeError(concat("this build has no GEMM kernel with tile ", cost.m, "x", cost.n));
 }
 
-/// Launches the kernel of a tile that forms sums in parts, whose stages never hold two parts.
+/// Launches the kernel of a tile that forms sums in parts. A stage never holds elements of two
+/// parts.
 template <class Element, GemmEpilogue epilogue>
 void launch_gemm_split_k_tile(const GemmParams& p, const GemmConfig& config,
                               const KernelStream& stream) {

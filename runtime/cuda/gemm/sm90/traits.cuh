@@ -16,7 +16,7 @@
 
 namespace packhorse::cuda {
 
-/// Work of a kernel's epilogue, beside the bias and the activation.
+/// Work of a kernel's epilogue beside bias and activation.
 enum class GemmEpilogue : uint8_t { kPlain, kResidual, kGated, kRotated, kPooled };
 
 struct GemmArgsSm90 {
@@ -34,10 +34,10 @@ struct GemmArgsSm90 {
   GemmFloat8 float8;
 };
 
-/// The choices that make up one kernel. `k_boxes` is how many boxes of 128 bytes of k a stage
-/// holds. Element is the dtype of the operands, Out that of residual and result. With `in_parts`
-/// sums over k have several parts (gemm/split_k.h). Blocks
-/// come in clusters of `cluster`, which load a weight once for tiles that lie one below the other.
+/// Compile-time choices of one kernel. `k_boxes` is the number of boxes of 128 bytes of k in a
+/// stage. Element is the dtype of the operands, Out that of residual and result. With `in_parts`
+/// sums over k have several parts (gemm/split_k.h). Clusters of `cluster` blocks load a weight once
+/// for tiles that lie one below the other.
 template <class Element_, int tile_m, int tile_n, int k_boxes, bool ping_pong,
           GemmEpilogue epilogue, class Out_ = Element_, bool in_parts = false, int cluster = 1>
 struct GemmTraits {
@@ -53,13 +53,12 @@ struct GemmTraits {
   static constexpr bool kGated = epilogue == GemmEpilogue::kGated;
   static constexpr bool kRotated = epilogue == GemmEpilogue::kRotated;
   static constexpr bool kPooled = epilogue == GemmEpilogue::kPooled;  // no tile is stored
-  // Large accumulators take registers from the producer's warpgroup. With small ones the kernel has
-  // no such warpgroup, and its blocks leave room on the SM for those of the kernels before and
-  // after.
+  // Large accumulators take registers from the producer's warpgroup. With small ones the producer
+  // is a single warp, and blocks leave room on the SM for those of the kernels before and after.
   static constexpr bool kMoveRegisters = tile_m * tile_n / (ping_pong ? 128 : 256) > 64;
   static constexpr int kThreads = 256 + (kMoveRegisters ? 128 : 32);
-  // True where the next kernel's blocks, which wait for this one, start early. That gains where a
-  // launch is over in a few microseconds; beside longer launches it costs more than it gains.
+  // True where the next kernel's blocks start early and wait for this kernel. That saves time in
+  // launches of a few microseconds and costs time in longer ones.
   static constexpr bool kNextEarly = tile_m < 128;
 
   // The part of a tile that one warpgroup works on.
@@ -81,11 +80,12 @@ struct GemmTraits {
   static constexpr int kStripes = kOutColumns / kStripe;
   static constexpr int kStoreBox = kPooled ? 1 : 16 * kStripe;
   static_assert(kRows % 64 == 0 && kOutColumns % kStripe == 0 && kColumns % 16 == 0);
-  static_assert(!in_parts || kRows * kColumns / 128 <= 64);  // twice the sums have room
+  static_assert(!in_parts ||
+                kRows * kColumns / 128 <= 64);  // registers suffice for two sets of sums
   static_assert(!kFloat8Out || (kFloat8 && !kResidual && !kRotated && !kPooled));
 
-  // The number of stripes that the output buffer holds at a time: all of them, except where the
-  // stages need the room more.
+  // Stripes that the output buffer holds at a time: all of them, except where stages need the
+  // memory more.
   static constexpr int kOutStripes = kResidual || kStripes < 3 ? kStripes
                                      : kStripes % 2 == 0       ? kStripes / 2
                                                                : 1;
@@ -94,7 +94,7 @@ struct GemmTraits {
   static constexpr int kWeightBytes = tile_n * kRowBytes;
   static constexpr int kStageBytes = tile_m * kRowBytes + kWeightBytes;
   static constexpr int kOutBytes = 8 * kBlocks * kOutStripes * kStoreBox * kOutSize;
-  static constexpr int kMostBytes = 232448;  // most shared memory that a block can have
+  static constexpr int kMostBytes = 232448;  // most shared memory of a block
   static constexpr int kStages = (kMostBytes - kOutBytes - 1024) / kStageBytes;
   static_assert(kStages >= 3);
 
@@ -114,7 +114,7 @@ struct GemmTraits {
     uint64_t empty[kStages];
     uint64_t residual[8];
   };
-  // Dynamic shared memory begins at a multiple of 1024 bytes here.
+  // Dynamic shared memory of the kernel is aligned to 1024 bytes.
   static constexpr int kSharedBytes = sizeof(SharedStorage);
   static_assert(kSharedBytes <= kMostBytes);
 };
@@ -125,11 +125,11 @@ struct Tile {
   int m, n;
 };
 
-/// The order of the tiles, or with clusters of the columns of tiles that a cluster works on at
-/// once. Inside a panel columns come fastest, and panel follows panel, so that a panel's weights
+/// The order of the tiles, or with clusters of the stacks of tiles that a cluster computes at once.
+/// Inside a panel the column index runs fastest, and panel follows panel, so that a panel's weights
 /// stay in the L2 cache while the rows pass by. A block takes every step()-th tile. With a single
 /// panel the place of a tile does not depend on the number of rows, so it is known before that
-/// number is.
+/// number is loaded.
 template <class Traits>
 struct Schedule {
   const GemmArgsSm90& args;
@@ -137,7 +137,7 @@ struct Schedule {
   static constexpr int kRows = Traits::kTileM * Traits::kCluster;  // rows of a cluster's tiles
   __device__ Schedule(const GemmArgsSm90& args, int rows)
       : args(args), tiles_m(ceil_div(rows, kRows)) {}
-  /// The first index of this block's cluster, and the distance to its next one.
+  /// First index of this block's cluster, and the distance to its next one.
   __device__ static int first() { return static_cast<int>(blockIdx.x) / Traits::kCluster; }
   __device__ static int step() { return static_cast<int>(gridDim.x) / Traits::kCluster; }
   __device__ bool one_panel() const { return args.panel >= args.tiles_n.divisor; }

@@ -1,16 +1,16 @@
 // A dense layer for up to 64 rows whose sums have several parts (gemm/split_k.h). Its time is that
-// of reading the weight once, as long as all multiprocessors read it evenly and the rows, which
-// every tile needs, are not read too often. So a tile is as wide as there are columns for each
-// cluster of multiprocessors, and the blocks of a cluster form a part of its sums each: of the rows
-// a block reads only its part of k.
+// of reading the weight once, if all SMs read equal shares of it and the rows, which every tile
+// needs, are not read too often. So each cluster of blocks has one tile of equally many columns,
+// and each of its blocks forms one part of the sums, for which it reads only its part of k of the
+// rows.
 //
 // Each block multiplies 64 rows by the columns of the tile with wgmma, over a ring of stages that
-// two lanes fill by TMA (the Tensor Memory Accelerator), the weight from the moment the block
-// starts, while the kernel before still runs. Then all blocks finish the tile, each a share of its
-// columns: a block sends its sums of the others' columns to their shared memory, adds those that
-// came for its own in ascending order of the parts, and goes on as other kernels do. These are the
-// additions that gemm/sm90/consumer.cuh makes one part after the other, so a row's bits are the
-// same.
+// two lanes fill by TMA (the Tensor Memory Accelerator). The weight is copied from the moment the
+// block starts, while the kernel before still runs. Then each block finishes a share of the tile's
+// columns: it sends its sums of the other columns to the shared memory of their blocks, adds those
+// received for its own in ascending order of the parts, and applies the epilogue.
+// gemm/sm90/consumer.cuh makes the same additions, one part after the other, so a row's bits are
+// the same.
 #pragma once
 
 #include <cutlass/numeric_types.h>
@@ -35,7 +35,8 @@ struct GemmSplitkClusterArgs {
   /// Boxes of 64 elements of k and all features of a tile. One copy brings all boxes of a stage:
   /// the last dimensions of the map count blocks of k and parts.
   CUtensorMap weight;
-  /// Boxes of 64 elements of k and all rows of x, copied as those of the weight are.
+  /// Boxes of 64 elements of k and all rows of x; the map's last dimensions are those of the
+  /// weight's.
   CUtensorMap x;
   const float* bias;  // [n] or null
   const void* residual;
@@ -54,7 +55,7 @@ struct GemmSplitkClusterArgs {
 struct GemmSplitkClusterShared {
   uint64_t full[kMostClusterStages];
   uint64_t empty[kMostClusterStages];
-  uint64_t sums[kMostClusterRows / 16];  // one for the sums that each warp adds
+  uint64_t sums[kMostClusterRows / 16];  // for the sums that each warp receives
 };
 
 /// Code of a block's warps. kColumns: GemmSplitkClusterTile::columns.
@@ -67,9 +68,11 @@ struct GemmSplitkCluster {
   static constexpr int kBox = 64;         // elements of k in a box
   static constexpr int kBoxRow = 128;     // bytes of a row of a box
   static constexpr int kConsumers = 128;  // threads
-  // Blocks take turns in units of eight columns, of which a lane has two columns of two rows.
+  // Units of eight columns are dealt to the blocks in turn; of each unit a lane has two columns of
+  // two rows.
   static constexpr int kUnits = kColumns / 8;
-  static constexpr int kSlots = ceil_div(kUnits, 2);  // the most units of one of two blocks or more
+  static constexpr int kSlots =
+      ceil_div(kUnits, 2);  // most units of a block, where there are two blocks or more
 
   using Mma = decltype(cute::make_tiled_mma(
       cute::SM90::GMMA::ss_op_selector<Operand, Operand, float,
@@ -91,16 +94,16 @@ struct GemmSplitkCluster {
   const int units = min(args.tile.features, args.n - tile * args.tile.features) / 8;
   const int own_units = ceil_div(units - part, parts);
 
-  /// Returns the byte of shared memory where sums of all parts meet, for this warp's rows and from
-  /// the slot of a unit on: kSums bytes of each part.
+  /// Returns the shared address of the sums of slot `slot` for this warp's rows and this lane:
+  /// kSums bytes of each part.
   static constexpr int kSums = 512;  // 16 bytes of each lane
   __device__ uint32_t sums_at(int slot) const {
     const int place = (warp * args.tile.slots + slot) * parts;
     return shared_address(ring + args.tile.sums_at) + place * kSums + lane * 16;
   }
 
-  /// Initialises the barriers of this block. All sums that come for a warp's rows are counted in
-  /// bytes.
+  /// Initialises the barriers of this block. A warp's barrier in `sums` expects the bytes of all
+  /// sums that it receives.
   __device__ void set_up() const {
     for (int i = 0; i < args.tile.stages; ++i) {
       sm90::TxBarrier::init(&shared.full[i], 2);  // for the weight and for the rows
@@ -113,7 +116,7 @@ struct GemmSplitkCluster {
     }
   }
 
-  /// Goes through the stages as the producer: one lane brings the weight, and one the rows.
+  /// Goes through the stages as a producer: one lane copies the weight, another the rows.
   template <class Copy>
   __device__ void bring(int bytes, Copy copy) const {
     int stage = 0;
@@ -148,8 +151,8 @@ struct GemmSplitkCluster {
           });
   }
 
-  /// acc = this block's part of the sums. Rows that were not copied, and columns behind the
-  /// features of the tile, have arbitrary sums, which nobody reads.
+  /// acc = this block's part of the sums. Rows that were not copied, and columns past the features
+  /// of the tile, have arbitrary sums, which nobody reads.
   template <class Accumulators>
   __device__ void multiply(Accumulators& acc) const {
     using namespace cute;
@@ -196,8 +199,8 @@ struct GemmSplitkCluster {
     warpgroup_fence_operand(acc);
   }
 
-  /// Operands of a lane's epilogue, for its two rows of the units that this block finishes. All of
-  /// them are loaded before the products, to hide the wait for memory.
+  /// Operands of a lane's epilogue, for its two rows of the units that this block finishes. They
+  /// are loaded before the products, to hide the latency of memory.
   struct Place {
     float2 bias[kSlots];
     float frequency[kSlots];
@@ -255,7 +258,7 @@ struct GemmSplitkCluster {
     }
   }
 
-  /// Sends this warp's sums to the blocks that finish them, this one among them.
+  /// Sends this warp's sums to the blocks that finish them, including this block.
   template <class Accumulators>
   __device__ void send(const Accumulators& acc) const {
     const uint32_t barrier = shared_address(&shared.sums[warp]);
@@ -325,7 +328,7 @@ struct GemmSplitkCluster {
     const int count = args.row_count == nullptr ? args.rows : min(args.rows, __ldg(args.row_count));
     Place place;
     load_constants(place);
-    wait_for_cluster();  // the barriers of all blocks exist then
+    wait_for_cluster();  // afterwards the barriers of all blocks are initialised
     wait_for_previous_kernel();
     load_rows(place, count);
     auto acc = partition_fragment_C(Mma{}, Shape<Int<kRows>, Int<kColumns>>{});
@@ -342,9 +345,9 @@ struct GemmSplitkCluster {
   }
 };
 
-/// The kernel: a warpgroup that multiplies, a warp that brings the weight, and one that brings the
-/// rows. No block ends before all sums have come that others send to it: a warp without rows, to
-/// which nobody sends any, knows that by the number of rows, which is the same in all blocks.
+/// The kernel: a warpgroup that multiplies, a warp that copies the weight, and one that copies the
+/// rows. No block ends before it has received all sums that others send to it. A warp without rows
+/// receives none: the number of rows is the same in all blocks.
 template <class T, int kColumns>
 __global__ void __launch_bounds__(kClusterThreads, 2)
     gemm_splitk_cluster_kernel(const __grid_constant__ GemmSplitkClusterArgs args) {

@@ -35,7 +35,7 @@ void launch_gemm_splitk_cluster_kernel(const GemmParams& p, const GemmSplitkClus
                   static_cast<size_t>(tile.shared_bytes), stream, args);
 }
 
-/// The closed list of kernels of one dtype.
+/// The complete list of kernels of one dtype.
 template <class T>
 void launch_gemm_splitk_cluster_dtype(const GemmParams& p, const GemmSplitkClusterTile& tile,
                                       const KernelStream& stream) {

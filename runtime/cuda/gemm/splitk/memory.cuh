@@ -1,4 +1,4 @@
-// Access of a cluster's blocks to each other's shared memory (PTX ISA, mapa, st.async,
+// Access of blocks of a cluster to each other's shared memory (PTX ISA, mapa, st.async,
 // barrier.cluster).
 #pragma once
 
@@ -20,9 +20,9 @@ __device__ inline uint32_t cluster_number() {
   return number;
 }
 
-/// Arrives at the barrier of a cluster. Threads that have waited there know that all others have
-/// arrived, and see the barriers that those had made and fenced before (fence.mbarrier_init). No
-/// other writes are waited for, which would take as long as a fence of the device.
+/// Arrives at the barrier of a cluster. After waiting there, a thread sees the mbarriers that the
+/// others initialised and fenced (fence.mbarrier_init) before they arrived. Other writes are not
+/// ordered, which would take as long as a fence of the device.
 __device__ inline void arrive_at_cluster() {
   asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
 }
@@ -40,8 +40,8 @@ __device__ inline uint32_t peer_address(uint32_t address, uint32_t rank) {
   return there;
 }
 
-/// Stores 16 bytes in the shared memory of a block, whose barrier counts them when they can be
-/// seen.
+/// Stores 16 bytes in the shared memory of a block of the cluster; `barrier` there counts them when
+/// they are visible.
 __device__ inline void send_to_peer(uint32_t to, float a, float b, float c, float d,
                                     uint32_t barrier) {
   asm volatile(
@@ -50,7 +50,7 @@ __device__ inline void send_to_peer(uint32_t to, float a, float b, float c, floa
       "f"(a), "f"(b), "f"(c), "f"(d), "r"(barrier)
       : "memory");
 }
-/// Waits until all bytes have come that the first phase of a barrier expects.
+/// Waits until all bytes that the first phase of a barrier expects have arrived.
 __device__ inline void wait_for_peers(uint32_t barrier) {
   asm volatile(
       "{ .reg .pred done;\n"

@@ -1,4 +1,4 @@
-// Products whose parts of sums meet in clusters: the closed list of kernels.
+// Launches of dense layers whose parts of a sum are computed by the blocks of a cluster.
 #include <atomic>
 
 #include "cuda/gemm/splitk/launch.h"
@@ -6,7 +6,7 @@
 namespace packhorse::cuda {
 namespace {
 
-/// Asks the driver (cudaOccupancyMaxActiveClusters) for blocks of so much shared memory.
+/// Returns how many clusters run at once (cudaOccupancyMaxActiveClusters), at least 1.
 int most_clusters(int parts, int64_t shared_bytes, const DeviceCaps& caps) {
   auto* kernel = gemm_splitk_cluster_kernel<__half, 64>;
   allow_most_shared_memory(kernel, caps);
@@ -27,7 +27,7 @@ int most_clusters(int parts, int64_t shared_bytes, const DeviceCaps& caps) {
 }  // namespace
 
 ClustersAtOnce clusters_at_once(int parts, const DeviceCaps& caps) {
-  // Threads that come together find the same numbers.
+  // Threads that get here at the same time store the same numbers.
   static std::atomic<int> alone[kMaxSplitK + 1];
   static std::atomic<int> paired[kMaxSplitK + 1];
   if (alone[parts] == 0) {

@@ -12,10 +12,10 @@
 
 namespace packhorse::cuda {
 
-/// Returns whether launch_gemm_splitk_cluster computes this, where launch_gemm_skinny does not.
-/// Where a layer has many more output features than input features, as one with a gate has, the
-/// parts of its sums are short and there are tiles enough for all multiprocessors, so that the
-/// kernels that form one part after the other are as fast or faster.
+/// Returns whether launch_gemm_splitk_cluster computes a layer that launch_gemm_skinny does not. A
+/// layer with many more output than input features, such as one with a gate, has short parts and
+/// tiles enough for all SMs, so that the kernels that form one part after the other are as fast or
+/// faster.
 inline bool is_clustered(const GemmParams& params) {
   return params.parts > 1 && params.n < 2 * params.k && params.rows > kMostSkinnyRows &&
          params.rows <= kMostClusterRows && params.pool.out == nullptr && !params.gated &&
@@ -31,7 +31,7 @@ ClustersAtOnce clusters_at_once(int parts, const DeviceCaps& caps);
 /// a graph; the rules are those of launch_gemm_sm90, and so are the bits of every row. Throws
 /// RuntimeError.
 void launch_gemm_splitk_cluster(const GemmParams& params, const KernelStream& stream);
-/// Does the same with a tile of the caller's choice, for tuning and tests.
+/// Launches the product with a tile of the caller's choice, for tuning and tests.
 void launch_gemm_splitk_cluster(const GemmParams& params, const GemmSplitkClusterTile& tile,
                                 const KernelStream& stream);
 

@@ -1,4 +1,4 @@
-// The closed list of forms of weights in groups that CUDA's kernels are compiled for.
+// The complete list of forms of weights in groups for which CUDA kernels are compiled.
 #pragma once
 
 #include "ops/args/weight_groups.h"

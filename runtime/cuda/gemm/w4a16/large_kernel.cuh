@@ -1,13 +1,12 @@
-// A dense layer with weights in groups for many rows on Hopper. As in gemm/sm90/kernel.cuh a
-// producer warp brings tiles of both operands through a ring of stages, and two consumer warpgroups
-// multiply them by wgmma; the grid is persistent.
+// A dense layer with weights in groups for many rows on Hopper. A producer warp copies tiles of
+// both operands through a ring of stages, and two consumer warpgroups multiply them by wgmma; the
+// grid is persistent.
 //
-// The weight is the left operand, which wgmma can take from registers: a warp makes float16 numbers
-// of the strip of 16 output features that it has of its warpgroup's 64, while the tensor cores
-// multiply those of the 64 elements of k before. The rows are the right operand, from shared
-// memory. So a tile's sums are transposed, and on their way out they go through shared memory.
-// They are formed as in w4a16/skinny_kernel.cuh: each part of a sum begins anew, and is added
-// to the parts before.
+// The weight is the A operand, which wgmma can take from registers: a warp decodes its strip of 16
+// of the warpgroup's 64 output features to float16 while the tensor cores multiply the 64 elements
+// of k before. The rows are the B operand, from shared memory. A tile's sums are therefore
+// transposed, and pass through shared memory before they are stored. Each part of a sum starts from
+// zero and is added to the parts before, as in w4a16/skinny_kernel.cuh.
 #pragma once
 
 #include <cutlass/arch/barrier.h>
@@ -38,7 +37,7 @@ struct GemmW4a16ManyArgs {
 };
 
 /// Shared memory of the kernel for tiles of kRows rows: stages, each of two boxes of rows and the
-/// blocks of kStrips strips, and sums on their way out.
+/// blocks of kStrips strips, and sums before they are stored.
 template <int kRows_>
 struct W4a16ManyShape {
   static constexpr int kRows = kRows_;
@@ -81,10 +80,11 @@ struct GemmW4a16Many {
   }
   __device__ int tiles_across() const { return ceil_div(args.layout.strips, kStrips); }
 
-  /// Tiles of the same rows follow one another, so that these stay in the L2 cache.
+  /// Number of tiles. Tiles of the same rows follow one another, so that the rows stay in the L2
+  /// cache.
   __device__ int tiles(int rows) const { return ceil_div(rows, kRows) * tiles_across(); }
 
-  /// Brings rows and weight, by one lane.
+  /// Copies rows and weight, by one lane.
   __device__ void produce() const {
     constexpr auto kHint = static_cast<uint64_t>(cute::TMA::CacheHintSm90::EVICT_NORMAL);
     const int bytes = stage_bytes();
@@ -116,7 +116,7 @@ struct GemmW4a16Many {
     let_next_kernel_start();
   }
 
-  /// Makes the left operands of four steps from the packed block at `weight`: half 0 or 1 of it.
+  /// Decodes the A operands of four steps, half kHalf of the packed block at `weight`.
   template <int kHalf>
   __device__ void unpack(uint32_t (&left)[4][4], const unsigned char* weight) const {
     using Operands = W4a16Operands<kBits, kMinima, kGroupSteps>;
@@ -131,8 +131,8 @@ struct GemmW4a16Many {
     asm volatile("bar.sync %0, 128;" ::"r"(1 + group) : "memory");
   }
 
-  /// Writes the sums of rows `chunk` * kSumRows and on to shared memory. Registers have no index,
-  /// so there is code for every chunk.
+  /// Writes the sums of kSumRows rows, from row chunk * kSumRows on, to shared memory. Registers
+  /// cannot be indexed at run time, so there is code for every chunk.
   template <class Accumulators>
   __device__ static void hand_over(const Accumulators& acc, int chunk, float* sums) {
     constexpr int kSumRows = Shape::kSumRows;
@@ -150,9 +150,9 @@ struct GemmW4a16Many {
     }
   }
 
-  /// Hands the sums of this warpgroup's part of a tile over and finishes it, kSumRows rows at a
-  /// time. A thread has eight columns of one row or two; their residual is loaded while the rows
-  /// before are finished.
+  /// Finishes this warpgroup's part of a tile through shared memory, kSumRows rows at a time. A
+  /// thread has eight columns of one row or two, whose residual is loaded while the rows before are
+  /// finished.
   template <class Accumulators>
   __device__ void finish(const Accumulators& acc, int group, int strip, int first_row,
                          int count) const {
@@ -219,7 +219,7 @@ struct GemmW4a16Many {
       auto acc = partition_fragment_C(mma, cute::Shape<_64, Int<kRows>>{});
       auto total = make_fragment_like(acc);
       uint32_t left[2][4][4];
-      // Multiplies half `half` of a block, whose left operands are in left[half].
+      // Multiplies half `half` of a block, whose A operands are in left[half].
       const auto multiply = [&](int half, int at, bool begins) {
         const Tensor sb = make_tensor(
             make_smem_ptr(reinterpret_cast<Element*>(ring + at * bytes + half * Shape::kBox)),
@@ -241,7 +241,7 @@ struct GemmW4a16Many {
       for (int part = 0; part < args.split.splits; ++part) {
         const int left_over = args.layout.blocks - part * args.split.blocks;
         const int blocks = left_over < args.split.blocks ? left_over : args.split.blocks;
-        int held = -1;  // the stage before, which wgmma may still read
+        int held = -1;  // the stage of the block before, which wgmma may still read
         for (int i = 0; i < blocks; ++i) {
           sm90::Barrier::wait(&full[stage], phase);
           const unsigned char* const weight = weight_at + stage * bytes;

@@ -32,8 +32,8 @@ void launch_gemm_w4a16_many_kernel(const GemmParams& p, const KernelStream& stre
 }
 
 /// Returns whether tiles of 64 rows are expected to take less time than those of 128, by the number
-/// of rounds in which multiprocessors have a tile each. One of 64 rows takes about three fifths of
-/// the time: its weight is unpacked for half as many rows.
+/// of rounds in which each SM has one tile. A tile of 64 rows takes about three fifths of the time,
+/// not half, since unpacking its weight serves half as many rows.
 inline bool takes_small_tiles(const GemmParams& p) {
   const auto rounds = [&](int rows) {
     const int64_t tiles = int64_t{ceil_div(p.rows, rows)} * ceil_div(p.n, 128);
@@ -42,7 +42,7 @@ inline bool takes_small_tiles(const GemmParams& p) {
   return 3 * rounds(64) < 5 * rounds(128);
 }
 
-/// The closed list of kernels of a number of bits.
+/// The complete list of kernels of a number of bits.
 template <int kBits>
 void launch_gemm_w4a16_many_bits(const GemmParams& p, const KernelStream& stream) {
   dispatch_groups<kBits>(p.groups, [&]<bool kMinima, int kGroupSteps>() {

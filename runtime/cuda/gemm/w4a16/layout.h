@@ -1,23 +1,23 @@
-// Layout in the memory of a GPU of a weight that is quantised in groups (WeightGroups), and the
-// split of the sum over its input features. These are pure host functions.
+// GPU layout of a weight that is quantised in groups (WeightGroups), and the split of the sum over
+// its input features. These are pure host functions.
 //
-// A weight is a sequence of strips of 16 output features, a strip one of blocks of 128 input
-// features, so that a strip's blocks follow one another. A block is:
+// A weight is a sequence of strips of 16 output features, and a strip is a sequence of blocks of
+// 128 input features. A block is:
 //
 // - the scales of its groups, a row for each group (one row where a group is as large as the block
 //   or larger): for g from 0 to 7 the scales of features g and g + 8 of the strip, each followed,
 //   where there are minima, by the minima of both;
-// - the values, in chunks of 512 bytes: 16 bytes for each lane of a warp, which are the lane's part
-//   of the left operand of mma.m16n8k16 for some steps of 16 input features, 4 of 4 bits or 2 of 8.
-//   wgmma takes its left operand from registers in the same order (PTX ISA, "Matrix Fragments"),
-//   where a warp has a strip.
+// - the values, in chunks of 512 bytes: 16 bytes for each lane of a warp, the lane's part of the A
+//   operand of mma.m16n8k16 for several steps of 16 input features, 4 steps of 4-bit or 2 of 8-bit
+//   values. wgmma takes A from registers in the same order, a strip in each warp (PTX ISA, "Matrix
+//   Fragments").
 //
 // The part of a step is four pairs: input features c and c + 1 of output feature g, the same of g +
 // 8, features c + 8 and c + 9 of g, the same of g + 8, where g is lane / 4 and c is lane % 4 * 2.
 // Of 4 bits it is one word, with pair r in bits 4 r and 16 + 4 r. Of 8 bits it is two words, with
 // pair r in two neighbouring bytes.
 //
-// What exceeds the weight has scales and minima of zero, so that it stands for zeros.
+// Padding past the weight's features has scales and minima of zero, so its values are zeros.
 #pragma once
 
 #include <algorithm>
@@ -37,15 +37,15 @@ namespace packhorse::cuda {
 inline constexpr int kW4a16Strip = 16;          // output features of a strip
 inline constexpr int kW4a16Block = 128;         // input features of a block
 inline constexpr int kW4a16Steps = 8;           // steps of 16 input features in a block
-inline constexpr int kW4a16Chunk = 512;         // bytes of 16 for each lane
-inline constexpr int64_t kMostW4a16Splits = 8;  // parts of a sum
+inline constexpr int kW4a16Chunk = 512;         // bytes of a chunk: 16 for each lane
+inline constexpr int64_t kMostW4a16Splits = 8;  // most parts of a sum
 
 /// The sizes of a packed weight [n, k].
 struct W4a16Layout {
   int32_t strips;
   int32_t blocks;        // blocks of a strip
   int32_t rows;          // rows of scales in a block
-  int32_t header_bytes;  // scales and minima of a block
+  int32_t header_bytes;  // bytes of a block's scales and minima
   int32_t block_bytes;
 
   size_t bytes() const {
@@ -72,9 +72,8 @@ struct W4a16Split {
 };
 
 /// Returns the split, which depends on the shape of the weight alone, so that bits depend on
-/// nothing else. A chain of sums takes longer than the weight takes to be read where few output
-/// features share the device; so sums are cut until 16 warps of each of 132 multiprocessors have a
-/// part.
+/// nothing else. Where few output features share the device, a chain of sums takes longer than
+/// reading the weight, so sums are cut until each of 16 warps of 132 SMs has a part.
 inline W4a16Split w4a16_split(int64_t n, int64_t k) {
   constexpr int64_t kMultiprocessors = 132;
   constexpr int64_t kWarps = 16;
@@ -85,7 +84,7 @@ inline W4a16Split w4a16_split(int64_t n, int64_t k) {
   const int64_t wanted = std::clamp<int64_t>(kWarps / share, 1, kMostW4a16Splits);
   const int64_t splits = std::clamp<int64_t>(blocks / kLeastBlocks, 1, wanted);
   int64_t each = ceil_div(blocks, splits);
-  if (each > 1) each += each % 2;  // kernels bring blocks in pairs
+  if (each > 1) each += each % 2;  // kernels copy blocks in pairs
   return {static_cast<int32_t>(ceil_div(blocks, each)), static_cast<int32_t>(each)};
 }
 
@@ -137,8 +136,7 @@ inline void pack_groups_strip(const GroupedWeight& weight, int64_t n, int64_t k,
   }
 }
 
-/// Throws InvalidArgument where a value of one of `count` groups could stand for a number beyond
-/// float16's.
+/// Throws InvalidArgument where a value of one of `count` groups could exceed float16's range.
 inline void check_groups_range(const GroupedWeight& weight, int64_t count,
                                const WeightGroups& groups) {
   const float most = groups.minima ? static_cast<float>((1 << groups.bits) - 1)

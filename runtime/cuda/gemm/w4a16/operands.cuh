@@ -6,8 +6,8 @@
 
 namespace packhorse::cuda {
 
-/// Makes left operands of the packed block at `weight`, of one step of 16 elements of k after the
-/// other. kGroupSteps: steps after which scales are looked up again.
+/// Decodes A operands from the packed block at `weight`, one step of 16 elements of k after the
+/// other. kGroupSteps: steps that share scales.
 template <int kBits, bool kMinima, int kGroupSteps>
 class W4a16Operands {
  public:
@@ -18,8 +18,8 @@ class W4a16Operands {
         values_at_(weight + layout.header_bytes + lane() * 16),
         scale_rows_(layout.rows) {}
 
-  /// Makes the operand of `step`. The steps ascend, and the first of them is the first of a chunk
-  /// and of a group.
+  /// Decodes the operand of `step`. Calls go through ascending steps, from the first of a chunk and
+  /// of a group on.
   __device__ __forceinline__ void make(uint32_t (&left)[4], int step) {
     if (step % kGroupSteps == 0) {
       uint32_t words[2] = {};

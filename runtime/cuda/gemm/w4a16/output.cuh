@@ -1,6 +1,6 @@
 // Epilogue of products with weights in groups: bias, activation, gate, rotation and residual, for
-// two neighbouring columns at a time, by one function for all kernels. Sums come to it by way of
-// shared memory, where a gate and what it gates meet, and the parts of a sum.
+// two neighbouring columns at a time, by one function for all kernels. Sums pass through shared
+// memory, which brings together a gate and what it gates, and the parts of a sum.
 #pragma once
 
 #include "cuda/common/activations.cuh"
@@ -44,16 +44,16 @@ __device__ inline int w4a16_feature_of(const W4a16Output& output, int pair) {
   return output.gated ? column / kGateBlock * 2 * kGateBlock + column % kGateBlock : column;
 }
 
-/// Returns the bias of features `feature` and `feature` + 1. A bias of zero is added, too, as in
-/// the kernels of float16 layers: it makes 0 of -0.
+/// Returns the bias of features `feature` and `feature` + 1. A zero is added where there is no
+/// bias, as in the kernels of float16 layers: that turns -0 into 0.
 __device__ inline float2 w4a16_bias(const W4a16Output& output, int feature) {
   if (output.bias == nullptr) return {0, 0};
   return {__ldg(output.bias + feature), __ldg(output.bias + feature + 1)};
 }
 
-/// Returns two neighbouring columns of the result, from `column` on, before a residual is added.
-/// `sum`: their sums with the bias added. `other`: with a gate, the sums of the columns that they
-/// gate, with their bias.
+/// Returns columns `column` and `column` + 1 of the result, before a residual is added. `sum`:
+/// their sums with the bias added. `other`: with a gate, the sums of the columns that they gate,
+/// with the bias added.
 template <class Function>
 __device__ float2 w4a16_pair(const W4a16Output& output, int row, int column,
                              const Function& function, float2 sum, float2 other) {
@@ -98,11 +98,11 @@ __device__ void finish_groups(const W4a16Output& output, int row, int feature,
       __floats2half2_rn(value.x, value.y);
 }
 
-/// Finishes eight columns of the result at a time, always the same ones, in several rows: 16 bytes
-/// are read of a residual and written of the result, and the bias is read once.
+/// Finishes the same eight columns of the result in several rows. Residual and result are accessed
+/// by 16 bytes, and the bias is read once.
 struct W4a16Vector {
   const W4a16Output& output;
-  /// Where the columns begin: in the product, or in its gate, a multiple of 8; and in the result.
+  /// First column: of the product (with a gate, of the gate), a multiple of 8; and of the result.
   int feature;
   int column;
   float2 bias[2][4];

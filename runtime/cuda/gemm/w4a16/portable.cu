@@ -1,6 +1,7 @@
 // Products with weights in groups, for compute capability 8.0 and later. A warp has a strip of 16
-// output features and goes over the whole sum, part after part; cp.async brings the rows, and the
-// packed weight is read from where it lies. Sums are formed as in skinny_kernel.cuh.
+// output features and goes over the whole sum, part after part; cp.async copies the rows to shared
+// memory, and the packed weight is read from global memory. Sums are formed in the parts and the
+// order of skinny_kernel.cuh.
 #include "cuda/common/launch.cuh"
 #include "cuda/common/mma_sm80.cuh"
 #include "cuda/device/check.h"
@@ -38,7 +39,7 @@ struct GemmW4a16 {
   const GemmW4a16Args& args;
   Shared& shared;
 
-  /// Adds the products of the block at `weight`.
+  /// acc += the products of the packed block at `weight` and its columns of the rows.
   __device__ void multiply(float (&acc)[kRows / 8][4], const __half* x,
                            const unsigned char* weight) const {
     const int lane = static_cast<int>(threadIdx.x) % 32;

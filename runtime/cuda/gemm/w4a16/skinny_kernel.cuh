@@ -1,12 +1,12 @@
 // A dense layer with weights in groups for few rows (up to 32). Its time is that of reading the
-// packed weight once. As in gemm/skinny/kernel.cuh each block has its share of the output's
-// columns, a lane brings the weight through a ring of stages from the moment the block starts,
-// which may be while the kernel before still runs, and another lane brings the rows.
+// packed weight once. As in gemm/skinny/kernel.cuh, each block has its share of the output's
+// columns; one lane copies the weight through a ring of stages from the moment the block starts,
+// which may be while the kernel before still runs, and another lane copies the rows.
 //
-// A warp has a strip of 16 output features and a part of the sum over k. A stage brings it some
-// blocks of 128 elements of k, packed so that a lane's 16 bytes are what it has of the left operand
-// of mma.sync for several steps: it makes float16 numbers of them in registers. The rows are the
-// right operand. At the end the parts of a sum are added in order, in shared memory.
+// A warp has a strip of 16 output features and a part of the sum over k. A stage holds one or two
+// blocks of 128 elements of k for it, packed so that a lane's 16 bytes are its part of the A
+// operand of mma.sync for several steps, decoded to float16 in registers. The rows are the B
+// operand. At the end the parts of a sum are added in order, in shared memory.
 #pragma once
 
 #include <cutlass/arch/barrier.h>
@@ -40,8 +40,8 @@ struct GemmW4a16SkinnyArgs {
 
 inline constexpr int kMostW4a16Stages = 16;
 
-/// kRows: W4a16SkinnyTile::rows. kGroupSteps: steps of 16 elements of k after which scales are
-/// looked up again, 1, 2 or 4; groups may be larger.
+/// kRows: W4a16SkinnyTile::rows. kGroupSteps: steps of 16 elements of k that share scales, 1, 2 or
+/// 4; groups may be larger.
 template <int kRows, int kBits, bool kMinima, int kGroupSteps>
 struct GemmW4a16Skinny {
   static constexpr int kRowTiles = kRows / 8;
@@ -61,8 +61,8 @@ struct GemmW4a16Skinny {
     return w4a16_stage_bytes(args.tile, splits(), args.layout.block_bytes);
   }
   __device__ int tiles() const { return ceil_div(args.layout.strips, args.tile.strips); }
-  /// Number of blocks that a part of the sum has in its stage `i`: none where the part is a shorter
-  /// one.
+  /// Returns the number of blocks that a part of the sum has in its stage `i`: 0 past the end of a
+  /// shorter part.
   __device__ int blocks_of(int part, int i) const {
     const int of_part = min(args.split.blocks, args.layout.blocks - part * args.split.blocks);
     return max(0, min(args.tile.depth, of_part - i * args.tile.depth));
@@ -94,10 +94,10 @@ struct GemmW4a16Skinny {
     }
   }
 
-  /// Brings the weight, by a lane of one warp: one copy for each part of the sum, since a copy
-  /// costs its lane about a hundred cycles whatever its size. Blocks past the end of a part are
-  /// brought and not used; past the end of the weight they are zeros. The lane needs nothing of the
-  /// kernel before, so it does not wait for it until the stages are full.
+  /// Copies the weight, by a lane of one warp: one copy for each part of the sum, since issuing a
+  /// copy takes about a hundred cycles whatever its size. Blocks past the end of a part are copied
+  /// and not used; past the end of the weight they are zeros. The weight does not depend on the
+  /// kernel before, so the lane waits for that kernel only when the stages are full.
   __device__ void bring_weight() const {
     const int part_bytes = w4a16_part_bytes(args.tile, args.layout.block_bytes);
     const int copied = args.tile.strips * args.tile.depth * args.layout.block_bytes;
@@ -125,7 +125,7 @@ struct GemmW4a16Skinny {
     if (!waited) wait();
   }
 
-  /// Brings the rows, by a lane of another warp.
+  /// Copies the rows, by a lane of another warp.
   __device__ void bring_rows() const {
     wait_for_previous_kernel();
     const int bytes = stage_bytes();
@@ -149,12 +149,12 @@ struct GemmW4a16Skinny {
     });
   }
 
-  /// Adds the products of one block of k. `rows`, `weight`: their places in the stage.
+  /// acc += the products of one block of k. `rows`, `weight`: their addresses in the stage.
   __device__ void multiply(float (&acc)[kRowTiles][4], const unsigned char* rows,
                            const unsigned char* weight) const {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     W4a16Operands<kBits, kMinima, kGroupSteps> operands(weight, args.layout);
-    // One ldmatrix brings the rows of a pair of steps.
+    // One ldmatrix loads the rows of two steps.
 #pragma unroll
     for (int pair = 0; pair < kW4a16Steps; pair += 2) {
       Fragment right[kRowTiles];
@@ -178,7 +178,8 @@ struct GemmW4a16Skinny {
   /// Waits for all warps that multiply.
   __device__ void meet() const { asm volatile("bar.sync 1, %0;" ::"r"(warps() * 32) : "memory"); }
 
-  /// Hands the sums of a tile over and finishes the tile, kSumRows rows at a time.
+  /// Adds the parts of a tile's sums through shared memory and finishes the tile, kSumRows rows at
+  /// a time.
   __device__ void finish(const float (&acc)[kRowTiles][4], int warp, int tile, int count) const {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     constexpr int kWarpSums = kSumRows * kW4a16SumPitch;
@@ -264,8 +265,8 @@ struct GemmW4a16Skinny {
   }
 };
 
-/// The kernel. Its warps: one for each strip and part of a tile, one that brings the weight, and
-/// one that brings the rows.
+/// The kernel. Its warps: one for each strip and part of a tile, one that copies the weight, and
+/// one that copies the rows.
 template <int kRows, int kBits, bool kMinima, int kGroupSteps>
 __global__ void __launch_bounds__(GemmW4a16Skinny<kRows, kBits, kMinima, kGroupSteps>::kThreads, 1)
     gemm_w4a16_skinny_kernel(const __grid_constant__ GemmW4a16SkinnyArgs args) {

@@ -37,7 +37,7 @@ void launch_gemm_w4a16_skinny_kernel(const GemmParams& p, const W4a16SkinnyTile&
                 static_cast<size_t>(tile.shared_bytes), stream, args);
 }
 
-/// The closed list of kernels of a number of bits.
+/// The complete list of kernels of a number of bits.
 template <int kBits>
 void launch_gemm_w4a16_skinny_bits(const GemmParams& p, const KernelStream& stream) {
   const W4a16SkinnyTile tile = w4a16_skinny_tile(p);

@@ -1,12 +1,10 @@
-// Decodes the values of a weight in groups: float16 numbers, made in registers as operands of
-// tensor cores. This file compiles as host code too, so that tests on a CPU can compare every
-// value.
+// Decodes the values of a weight in groups to float16, in registers, as operands of tensor cores.
+// This file compiles as host code too, so that tests on a CPU can compare every value.
 //
 // A value q of a group stands for round(scale * (q - 2^(bits - 1))), with minima for round(scale *
-// q + minimum): float16 arithmetic that rounds once. On the way there nothing is rounded. A pattern
-// of bits that has q in its last places and 0x6400 before them is the float16 number 1024 + q;
-// where q stands four places higher it is 1024 + 16 q. Either gives q, or q less the middle, by one
-// exact instruction for two values.
+// q + minimum): float16 arithmetic that rounds once, at the end. The bits 0x6400 | q are the
+// float16 number 1024 + q, and 0x6400 | q << 4 are 1024 + 16 q. From either, one exact instruction
+// for two values gives q, or q - 2^(bits - 1).
 #pragma once
 
 #include <cstdint>
@@ -25,8 +23,8 @@
 
 namespace packhorse::cuda {
 
-// Two float16 numbers in a word. The device has an instruction for each of these; the host computes
-// the same bits.
+// Arithmetic on two float16 numbers in a word. The device has an instruction for each function; the
+// host computes the same bits.
 #if !defined(__CUDA_ARCH__)
 namespace w4a16_host {
 
@@ -87,8 +85,8 @@ PACKHORSE_GROUPS_FUNCTION uint32_t multiply_add_pairs(uint32_t a, uint32_t b, ui
   return w4a16_host::of_pairs(a, b, c, [](double x, double y, double z) { return x * y + z; });
 #endif
 }
-/// The four bytes of a result are chosen, by the digits of `selector`, the last first, from those
-/// of a, which are 0 to 3, and of b, 4 to 7 (PTX ISA, prmt).
+/// Returns four bytes, chosen by the hexadecimal digits of `selector` from the lowest on: digits 0
+/// to 3 are the bytes of a, 4 to 7 those of b (PTX ISA, prmt).
 PACKHORSE_GROUPS_FUNCTION uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t selector) {
 #if defined(__CUDA_ARCH__)
   return __byte_perm(a, b, selector);
@@ -103,8 +101,7 @@ PACKHORSE_GROUPS_FUNCTION uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_
 #endif
 }
 
-/// Returns (a & mask) | pattern, by one instruction: the compiler would make two, each with its
-/// constant at hand.
+/// Returns (a & mask) | pattern by one instruction, where the compiler would use two.
 PACKHORSE_GROUPS_FUNCTION uint32_t masked_or(uint32_t a, uint32_t mask, uint32_t pattern) {
 #if defined(__CUDA_ARCH__)
   uint32_t result;
@@ -115,13 +112,14 @@ PACKHORSE_GROUPS_FUNCTION uint32_t masked_or(uint32_t a, uint32_t mask, uint32_t
 #endif
 }
 
-/// Scales and minima of a lane's two output features of a strip, each twice in a word.
+/// Scales and minima of a lane's two output features of a strip, each in both halves of a word.
 struct W4a16Scales {
   uint32_t scale[2];
   uint32_t minimum[2];
 };
 
-/// `words`: a row's entry for lane / 4, one word, or with minima two (gemm/w4a16/layout.h).
+/// Returns a lane's scales and minima. `words`: the entry for lane / 4 in a row of scales, one
+/// word, or with minima two (gemm/w4a16/layout.h).
 template <bool kMinima>
 PACKHORSE_GROUPS_FUNCTION W4a16Scales w4a16_scales(const uint32_t* words) {
   W4a16Scales result;
@@ -134,14 +132,14 @@ PACKHORSE_GROUPS_FUNCTION W4a16Scales w4a16_scales(const uint32_t* words) {
   return result;
 }
 
-/// Makes a lane's four pairs of a step of 16 input features: `words`, of which there are kBits / 4,
-/// as gemm/w4a16/layout.h says.
+/// Decodes a lane's four pairs of a step of 16 input features from its kBits / 4 `words`
+/// (gemm/w4a16/layout.h).
 template <int kBits, bool kMinima>
 PACKHORSE_GROUPS_FUNCTION void unpack_groups(const uint32_t* words, const W4a16Scales& scales,
                                              uint32_t (&pairs)[4]) {
   static_assert(kBits == 4 || kBits == 8);
   constexpr uint32_t kThousand = 0x64006400;  // 1024, twice
-  uint32_t values[4];                         // q, or q less the middle
+  uint32_t values[4];                         // q, or q - 2^(kBits - 1)
   if constexpr (kBits == 4) {
     constexpr uint32_t kLow = kMinima ? kThousand : 0x64086408;    // 1024, or 1032
     constexpr uint32_t kHigh = kMinima ? 0xd400d400 : 0xd480d480;  // -64, or -72

@@ -1,11 +1,11 @@
-// Dense layers whose weights are quantised in groups of input features (WeightGroups). This is the
-// host interface, and the choice of tiles.
+// Host interface of dense layers whose weights are quantised in groups of input features
+// (WeightGroups), and the choice of tiles.
 //
 // out[r, n] = residual[r, n] + activation(sum_k a[r, k] * w[n, k] + bias[n])
 //
-// where w are the float16 numbers that w4a16/values.cuh makes of the weight, a, residual and out
-// are float16, and all else is as GemmParams says, gate and rotation too. The sum over k is
-// formed as W4a16Split says: so a row's bits depend on that row, the weight, n and k alone,
+// where w are the float16 numbers to which w4a16/values.cuh decodes the weight, a, residual and out
+// are float16, and all else, gate and rotation too, is as in GemmParams. The sum over k is formed
+// in the parts of W4a16Split, so a row's bits depend on that row, the weight, n and k alone,
 // whichever of the kernels below computes it.
 #pragma once
 
@@ -20,16 +20,16 @@
 
 namespace packhorse::cuda {
 
-/// Returns the most rows of a product that launch_gemm_w4a16_skinny takes: 32, or 16 where a
-/// strip's parts, or those of a strip and of its gate, are more than the warps for which 32 rows
-/// leave room.
+/// Returns the most rows of a product that launch_gemm_w4a16_skinny takes: 32, or 16 where the
+/// parts of a strip (with a gate, of two strips) need more than the 8 warps for which 32 rows leave
+/// registers.
 inline int32_t most_w4a16_skinny_rows(const GemmParams& p) {
   return w4a16_split(p.n, p.k).splits * (p.gated ? 2 : 1) <= 8 ? 32 : 16;
 }
 
-/// The tile of a product of few rows. Every block has `strips` strips of 16 columns of the product
-/// at a time. A warp has a strip and a part of the sum; it goes over that in stages of `depth`
-/// blocks of 128 elements of k.
+/// The tile of a product of few rows. Every block computes `strips` strips of 16 columns of the
+/// product at a time. A warp has one strip and one part of the sum, over which it goes in stages of
+/// `depth` blocks of 128 elements of k.
 struct W4a16SkinnyTile {
   int rows;  // rows that a tile has room for: 8, 16 or 32
   int strips;
@@ -40,8 +40,8 @@ struct W4a16SkinnyTile {
   int shared_bytes;
 };
 
-/// Rows whose sums a block hands over in shared memory at a time, and the pitch of a row in
-/// numbers: 16 features and 4 more, which put what a warp writes at once into different banks.
+/// Rows whose sums pass through shared memory at a time, and the pitch of a row in floats: 16
+/// features, and 4 more to spread what a warp writes at once over different banks.
 inline constexpr int kW4a16SumRows = 16;
 inline constexpr int kW4a16SumPitch = kW4a16Strip + 4;
 
@@ -75,8 +75,8 @@ inline W4a16SkinnyTile w4a16_skinny_tile(const GemmParams& p) {
   tile.blocks = std::min(p.sm_count, ceil_div(layout.strips, tile.strips));
   const int sums = tile.strips * split.splits * std::min(tile.rows, kW4a16SumRows) *
                    kW4a16SumPitch * static_cast<int>(sizeof(float));
-  // Two blocks make a stage where two such stages find room: giving a stage back and forth costs
-  // about as much as a block's products.
+  // A stage has two blocks where two such stages find room: passing a stage between producer and
+  // consumers costs about as much as a block's products.
   tile.depth = 2;
   int stage = w4a16_stage_bytes(tile, split.splits, layout.block_bytes);
   if (split.blocks == 1 || 2 * stage + sums > budget) {

@@ -1,4 +1,4 @@
-// Tensor map of a weight that is packed in groups (gemm/w4a16/layout.h).
+// Tensor map of a weight that is quantised in groups (gemm/w4a16/layout.h).
 #pragma once
 
 #include "cuda/common/tensor_map_blocks.h"
@@ -6,10 +6,10 @@
 
 namespace packhorse::cuda {
 
-/// Returns the map of a packed weight, whose bytes are copied as they are. Its dimensions are:
-/// elements of 8 bytes, of which a box has 256 at most; the one or two rows of them that a block
-/// has; the blocks of a strip; the strips. A box has `strips` strips of `depth` blocks each, which
-/// lie one after the other.
+/// Returns the map of a packed weight, whose bytes are copied unchanged. Its dimensions are
+/// elements of 8 bytes, of which a box has 256 at most; one or two rows of them, which make a
+/// block; the blocks of a strip; and the strips. A box has `strips` strips of `depth` neighbouring
+/// blocks each.
 inline CUtensorMap w4a16_weight_map(const void* weight, const W4a16Layout& layout, int strips,
                                     int depth) {
   const auto rows = static_cast<cuuint32_t>(layout.block_bytes <= 256 * 8 ? 1 : 2);
