@@ -39,7 +39,7 @@ CUtensorMap tensor_map(const void* data, DType dtype, const cuuint64_t (&extents
 
 /// Returns a map of a 16-bit matrix [rows, k] with rows `stride` elements apart, in four
 /// dimensions: the 64 elements of a block of k, the rows, the blocks of a part of the sum over k,
-/// and the `parts`. One copy so brings several blocks of several parts. `box`: rows, blocks of a
+/// and the `parts`. One copy can bring several blocks of several parts. `box`: rows, blocks of a
 /// part, parts. Blocks past the end of a part are zeros.
 inline CUtensorMap split_k_tensor_map(const void* data, DType dtype, int32_t rows, int32_t k,
                                       int64_t stride, int32_t parts, const int32_t (&box)[3]) {

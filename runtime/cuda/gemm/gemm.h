@@ -129,8 +129,9 @@ void launch_gemm_pooled_sm90(const GemmParams& params, const KernelStream& strea
 void launch_gemm_float8(const GemmParams& params, const KernelStream& stream);
 void launch_gemm_float8(const GemmParams& params, const GemmConfig& config,
                         const KernelStream& stream);
-/// Launches a portable kernel, for compute capability 8.0 and later: asynchronous, without
-/// workspace, capturable. It has no gate, no rotation and no parts. Throws RuntimeError.
+/// Launches a portable kernel, for compute capability 8.0 and later: asynchronous on `stream`,
+/// without workspace; may be captured into a graph. It has no gate, no rotation and no parts.
+/// Throws RuntimeError.
 void launch_gemm_sm80(const GemmParams& params, const KernelStream& stream);
 
 }  // namespace packhorse::cuda

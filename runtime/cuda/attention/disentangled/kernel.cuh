@@ -149,8 +149,8 @@ __global__ void __launch_bounds__(DisentangledTraits<kDim>::kThreads,
   const bool of_queries = given.term.position_keys.data != nullptr;
   const bool of_keys = given.term.position_queries.data != nullptr;
   const Bands<T> bands(given.term, slab, head_dim, Traits::kRows);
-  // Starts copying `rows` rows of both bands, those of the distances from `from` on, to the rings'
-  // rows from `first` on.
+  // Starts copying `rows` rows of both bands, those of the distances from `from` on, to ring rows
+  // from `first` on.
   const auto fetch_bands = [&](auto rows, int first, int from) {
     bands.template fetch<decltype(rows)::value, Traits::kThreads, PaddedRows<kDim>>(
         key_band + first * kPitch<kDim>, query_band + first * kPitch<kDim>, from);

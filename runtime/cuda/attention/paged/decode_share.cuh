@@ -29,8 +29,8 @@ namespace packhorse::cuda {
 
 /// Rows times chunks for each warp of a block from which on blocks share the merge.
 inline constexpr int kSharedWork = 16;
-/// Most chunks of a shared merge for which a warp merges a whole row, whose sums it all loads
-/// before it uses the first.
+/// Most chunks of a shared merge for which a warp merges a whole row: those whose sums it loads at
+/// once in heads of up to 128 columns.
 inline constexpr int kDecodeChunks = 16;
 /// Most blocks that share a merge.
 inline constexpr int kMostMergers = 16;

@@ -67,7 +67,7 @@ __device__ void produce(const GemmArgsSm90& args, typename Traits::SharedStorage
     }
   };
 
-  // With one panel this load is under way while the copies of the weight are issued.
+  // Loads the row count. With one panel its latency overlaps with issuing the copies of the weight.
   const int rows = exact_rows(args);
   const Schedule<Traits> schedule(args, rows);
   int index = Schedule<Traits>::first();

@@ -3,7 +3,7 @@
 
 namespace packhorse::cuda {
 
-// In large_8bit.cu.
+// Instantiated in large_8bit.cu, to compile side by side.
 extern template void launch_gemm_w4a16_many_bits<8>(const GemmParams&, const KernelStream&);
 
 void launch_gemm_w4a16_many(const GemmParams& params, const KernelStream& stream) {

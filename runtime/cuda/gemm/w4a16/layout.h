@@ -14,8 +14,8 @@
 //
 // The part of a step is four pairs: input features c and c + 1 of output feature g, the same of g +
 // 8, features c + 8 and c + 9 of g, the same of g + 8, where g is lane / 4 and c is lane % 4 * 2.
-// Of 4 bits it is one word, with pair r in bits 4 r and 16 + 4 r. Of 8 bits it is two words, with
-// pair r in two neighbouring bytes.
+// With 4 bits the part is one word, with pair r in bits 4 r and 16 + 4 r. With 8 bits it is two
+// words, with pair r in two neighbouring bytes.
 //
 // Padding past the weight's features has scales and minima of zero, so its values are zeros.
 #pragma once

@@ -3,7 +3,7 @@
 
 namespace packhorse::cuda {
 
-// In skinny_8bit.cu.
+// Instantiated in skinny_8bit.cu, to compile side by side.
 extern template void launch_gemm_w4a16_skinny_bits<8>(const GemmParams&, const KernelStream&);
 
 void launch_gemm_w4a16_skinny(const GemmParams& params, const KernelStream& stream) {
