@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "cpu/attention/attention.h"
-#include "cpu/attention/paged_attention.h"
 #include "cpu/cca/cca.h"
 #include "cpu/cpu_backend.h"
 #include "cpu/cpu_context.h"
@@ -14,9 +13,6 @@
 #include "cpu/gemm/sparse_pool.h"
 #include "cpu/isa/kernels.h"
 #include "cpu/moe/moe.h"
-#include "cpu/rowwise/kv_cache.h"
-#include "cpu/rowwise/lora.h"
-#include "cpu/rowwise/rope.h"
 #include "cpu/rowwise/rowwise.h"
 #include "cpu/sampling/sampling.h"
 

@@ -4,13 +4,7 @@
 #include "core/math.h"
 #include "cuda/cuda_ops.h"
 #include "cuda/device/caps.h"
-#include "cuda/rowwise/activate.h"
-#include "cuda/rowwise/cast.h"
-#include "cuda/rowwise/embedding.h"
-#include "cuda/rowwise/norm.h"
-#include "cuda/rowwise/norm_float8.h"
-#include "cuda/rowwise/pool.h"
-#include "cuda/rowwise/unfold.h"
+#include "cuda/rowwise/rowwise.h"
 
 namespace packhorse::cuda {
 

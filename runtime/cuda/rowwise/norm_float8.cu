@@ -3,7 +3,7 @@
 // the scale of a row depends on that row alone, and is made by whoever has the row.
 #include "cuda/common/float8.cuh"
 #include "cuda/common/launch.cuh"
-#include "cuda/rowwise/norm_float8.h"
+#include "cuda/rowwise/rowwise.h"
 #include "cuda/rowwise/row.cuh"
 
 namespace packhorse::cuda {

@@ -3,7 +3,7 @@
 // them in the first-level cache but for the first time, and writes them at once.
 #include "cuda/common/launch.cuh"
 #include "cuda/common/vector.cuh"
-#include "cuda/rowwise/order_columns.h"
+#include "cuda/rowwise/rowwise.h"
 
 namespace packhorse::cuda {
 namespace {
