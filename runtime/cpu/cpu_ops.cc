@@ -110,6 +110,8 @@ class CpuOps final : public Ops {
     run({args.x.dtype, args.out.dtype}, args, cpu::cast);
   }
 
+  void do_log_softmax(const LogSoftmaxArgs& args) override { run(args.x, args, cpu::log_softmax); }
+
   void do_rotation(const RotationArgs& args) override { run({}, args, cpu::rotation); }
   void do_rope(const RopeArgs& args) override { run(args.q, args, cpu::rope); }
   void do_attention(const AttentionArgs& args) override { run(args.q, args, cpu::attention); }

@@ -77,6 +77,13 @@ void CudaOps::do_pool(const PoolArgs& args) {
   launch_pool(args, stream_);
 }
 
+void CudaOps::do_log_softmax(const LogSoftmaxArgs& args) {
+  check_compute("log_softmax", args.x.dtype);
+  to_int32("log_softmax", "rows", args.x.rows());
+  const DeviceGuard guard(device_);
+  launch_log_softmax(args, stream_);
+}
+
 void CudaOps::do_cast(const CastArgs& args) {
   const DeviceGuard guard(device_);
   launch_cast(args, stream_);

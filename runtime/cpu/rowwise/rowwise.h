@@ -15,6 +15,7 @@ void unfold(const UnfoldArgs& args, ThreadPool& pool);
 void norm(const NormArgs& args, const Kernels& kernels, ThreadPool& pool);
 void pool_sequences(const PoolArgs& args, const Kernels& kernels, ThreadPool& pool);
 void activate(const ActivateArgs& args, const Kernels& kernels, ThreadPool& pool);
+void log_softmax(const LogSoftmaxArgs& args, const Kernels& kernels, ThreadPool& pool);
 void cast(const CastArgs& args, const Kernels& kernels, ThreadPool& pool);
 void rotation(const RotationArgs& args, ThreadPool& pool);
 void rope(const RopeArgs& args, const Kernels& kernels, ThreadPool& pool);

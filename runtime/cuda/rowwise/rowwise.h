@@ -36,6 +36,9 @@ void launch_unfold(const UnfoldArgs& args, const KernelStream& stream);
 /// embedding shorter than 1e-12 is divided by that instead of its length.
 void launch_pool(const PoolArgs& args, const KernelStream& stream);
 
+/// Any number of columns, of any alignment; `out` is float32.
+void launch_log_softmax(const LogSoftmaxArgs& args, const KernelStream& stream);
+
 /// Converts any of float32, float16 and bfloat16 to any of them, with any number of columns and any
 /// alignment. `x` may lie in page-locked host memory.
 void launch_cast(const CastArgs& args, const KernelStream& stream);
