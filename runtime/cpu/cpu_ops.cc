@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "cpu/attention/attention.h"
-#include "cpu/attention/paged_attention.h"
 #include "cpu/cca/cca.h"
 #include "cpu/cpu_backend.h"
 #include "cpu/cpu_context.h"
@@ -14,9 +13,6 @@
 #include "cpu/gemm/sparse_pool.h"
 #include "cpu/isa/kernels.h"
 #include "cpu/moe/moe.h"
-#include "cpu/rowwise/kv_cache.h"
-#include "cpu/rowwise/lora.h"
-#include "cpu/rowwise/rope.h"
 #include "cpu/rowwise/rowwise.h"
 #include "cpu/sampling/sampling.h"
 
@@ -113,6 +109,8 @@ class CpuOps final : public Ops {
   void do_cast(const CastArgs& args) override {
     run({args.x.dtype, args.out.dtype}, args, cpu::cast);
   }
+
+  void do_log_softmax(const LogSoftmaxArgs& args) override { run(args.x, args, cpu::log_softmax); }
 
   void do_rotation(const RotationArgs& args) override { run({}, args, cpu::rotation); }
   void do_rope(const RopeArgs& args) override { run(args.q, args, cpu::rope); }

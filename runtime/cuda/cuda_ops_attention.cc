@@ -9,8 +9,7 @@
 #include "cuda/attention/short/warps.h"
 #include "cuda/cuda_ops.h"
 #include "cuda/device/caps.h"
-#include "cuda/rowwise/append_kv_cache.h"
-#include "cuda/rowwise/rope.h"
+#include "cuda/rowwise/rowwise.h"
 #include "packhorse/error.h"
 
 namespace packhorse::cuda {

@@ -84,6 +84,7 @@ cdef extern from "packhorse/_native/operators.h" namespace "packhorse":
         object norm(optional[uintptr_t], Floats, Norm, optional[Floats], string) except +
         object embed(optional[uintptr_t], Ints, Ints, Floats, optional[Floats], optional[Floats],
                      optional[Ints], optional[Ints], int64_t, optional[Norm]) except +
+        object log_softmax(optional[uintptr_t], Floats) except +
         object pool(optional[uintptr_t], Floats, Ints, string, cpp_bool) except +
         object sparse_pool(optional[uintptr_t], Floats, Floats, optional[Floats], Ints, cpp_bool,
                            cpp_bool) except +

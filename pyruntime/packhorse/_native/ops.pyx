@@ -162,6 +162,9 @@ cdef class Operators:
                                  maybe[Ints](type_ids), maybe[Ints](position_ids), position_offset,
                                  maybe_norm(norm))
 
+    def log_softmax(self, stream, x):
+        return self._get().log_softmax(on(stream), Floats(x))
+
     def pool(self, stream, x, cu_seqlens, str pooling not None, bint normalize):
         return self._get().pool(on(stream), Floats(x), Ints(cu_seqlens), pooling.encode(),
                                 normalize)

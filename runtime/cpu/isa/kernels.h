@@ -19,8 +19,9 @@ namespace packhorse::cpu {
 struct Kernels {
   void (*norm_rows[2][2])(const NormRows&);  // [dtype of x][dtype of residual and out]
   void (*embed_row[2])(const EmbedRow&);
-  void (*pool_rows[2][2])(const PoolRows&);  // [dtype of x][dtype of out]
-  void (*cast[2][2])(const CastElements&);   // [from][to]
+  void (*pool_rows[2][2])(const PoolRows&);          // [dtype of x][dtype of out]
+  void (*cast[2][2])(const CastElements&);           // [from][to]
+  void (*log_softmax_row[2])(const LogSoftmaxRow&);  // [dtype of x]
   void (*gate_rows[2])(const GateRows&);
   void (*quantize_rows[2])(const QuantizeRows&);      // [dtype of x]
   void (*dequantize_rows[2])(const DequantizeRows&);  // [dtype of out]

@@ -75,6 +75,10 @@ def rms_norm(x: Any, gamma: Any, eps: float = 1e-6) -> Array:
     return _f64(x) / np.sqrt((_f64(x) ** 2).mean(-1, keepdims=True) + eps) * _f64(gamma)
 
 
+def log_softmax(x: Any) -> Array:
+    return _f64(x) - np.logaddexp.reduce(_f64(x), -1, keepdims=True)
+
+
 def t5_bucket(
     distance: Array, num_buckets: int, max_distance: int, bidirectional: bool = True
 ) -> npt.NDArray[np.int64]:
