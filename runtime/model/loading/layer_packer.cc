@@ -243,7 +243,7 @@ void LayerPacker::pack(const LinearWeight& weight, const LinearFormat& format,
                        columns, in_features, staging_.data());
       continue;
     }
-    const TensorView source =
+    const SourceTensor source =
         quantized ? reader_->require_quantized(from.name, format.weight, from.rows, columns.extent)
                   : require(from, columns.extent);
     place(source, from, part.rows, columns, in_features, staging_.data());
@@ -270,8 +270,8 @@ void LayerPacker::pack(const LinearWeight& weight, const LinearFormat& format,
 
 bool LayerPacker::pack_in_place(const LinearWeight& weight, const LinearFormat& format,
                                 const std::string& name, void* packed) {
-  const TensorView source = reader_->require(name, weight.out_features, weight.in_features);
-  if (source.dtype != DType::kFloat32 ||
+  const SourceTensor source = reader_->require(name, weight.out_features, weight.in_features);
+  if (source.blocks != nullptr || source.dtype != DType::kFloat32 ||
       reinterpret_cast<uintptr_t>(source.data) % alignof(float) != 0) {
     return false;
   }
@@ -293,7 +293,7 @@ LinearWeight LayerPacker::convolution(const std::string& name, int64_t hidden_si
   LinearWeight result = take_linear(name, stored, width * stored, format, packed);
   result.bias = vector(name + ".bias", hidden_size);
   if (reader_ == nullptr) return result;
-  const TensorView source = reader_->require(name + ".weight", hidden_size, hidden_size, width);
+  const SourceTensor source = reader_->require(name + ".weight", hidden_size, hidden_size, width);
   std::vector<float> row(static_cast<size_t>(width * hidden_size));
   staging_.assign(static_cast<size_t>(result.in_features * stored), 0.0f);
   for (int64_t out = 0; out < hidden_size; ++out) {
@@ -343,18 +343,17 @@ LayerPacker::Location LayerPacker::locate(const Part& part, const std::vector<Pa
           transposed};
 }
 
-TensorView LayerPacker::require(const Location& from, int64_t columns) const {
+SourceTensor LayerPacker::require(const Location& from, int64_t columns) const {
   if (from.slices == 0) return reader_->require(from.name, from.rows, columns);
-  const TensorView tensor =
-      reader_->require(from.name, from.slices, from.rows / from.slices, columns);
-  return TensorView(tensor.data, tensor.dtype, from.rows, columns);
+  return reader_->require(from.name, from.slices, from.rows / from.slices, columns)
+      .as_matrix(from.rows, columns);
 }
 
 void LayerPacker::place_vector(const Location& from, const Spread& rows, float* to) {
   place(reader_->require(from.name, from.rows, 0), from, rows, {}, 1, to);
 }
 
-void LayerPacker::place(const TensorView& source, const Location& from, const Spread& rows,
+void LayerPacker::place(const SourceTensor& source, const Location& from, const Spread& rows,
                         const Spread& columns, int64_t row_length, float* to) {
   const int64_t width = std::max<int64_t>(1, columns.extent);
   for_each_piece(rows.extent, width, [&](int64_t begin, int64_t count) {
@@ -379,7 +378,7 @@ void LayerPacker::place(const TensorView& source, const Location& from, const Sp
   });
 }
 
-void LayerPacker::place_transposed(const TensorView& source, const Location& from,
+void LayerPacker::place_transposed(const SourceTensor& source, const Location& from,
                                    const Spread& rows, const Spread& columns, int64_t row_length,
                                    float* to) {
   for_each_piece(columns.extent, from.rows, [&](int64_t begin, int64_t count) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/arena.h"
+#include "model/loading/grouped_parts.h"
 #include "model/loading/precision.h"
 #include "model/loading/tensor_reader.h"
 #include "model/spec/spec.h"
@@ -188,14 +189,14 @@ class LayerPacker {
                                                                           int64_t columns) const;
   // Writes rows of the source to a matrix of `row_length` columns, without touching what lies
   // between them. If `columns` is empty, `to` is a vector.
-  void place(const TensorView& source, const Location& from, const Spread& rows,
+  void place(const SourceTensor& source, const Location& from, const Spread& rows,
              const Spread& columns, int64_t row_length, float* to);
   // Writes rows of a transposed matrix.
-  void place_transposed(const TensorView& source, const Location& from, const Spread& rows,
+  void place_transposed(const SourceTensor& source, const Location& from, const Spread& rows,
                         const Spread& columns, int64_t row_length, float* to);
   void place_vector(const Location& from, const Spread& rows, float* to);
   // The tensor of the source, whose slices lie one after the other.
-  TensorView require(const Location& from, int64_t columns) const;
+  SourceTensor require(const Location& from, int64_t columns) const;
 
   // Takes memory from the arena for a layer of these sizes.
   LinearWeight take_linear(const std::string& name, int64_t out_features, int64_t in_features,
@@ -230,7 +231,9 @@ class LayerPacker {
   Backend& backend_;
   Arena& arena_;
   const TensorReader* reader_;
+  // Kept from layer to layer: memory that is new costs as much as what is written to it.
   std::vector<float> staging_;
+  GroupedLayer grouped_;
 };
 
 }  // namespace packhorse

@@ -28,7 +28,10 @@ LinearFormat LayerPacker::format_of(const std::vector<Part>& parts, const Spread
 void LayerPacker::pack_groups(const LinearWeight& weight, const LinearFormat& format,
                               const std::vector<Part>& parts, const Spread& columns,
                               const std::vector<FusedTensor>& fused, void* packed) {
-  GroupedLayer layer(weight.out_features, weight.in_features, format.groups);
+  int64_t placed = 0;
+  for (const Part& part : parts) placed += part.rows.extent * columns.extent;
+  grouped_.begin(weight.out_features, weight.in_features, format.groups,
+                 placed == weight.out_features * weight.in_features);
   for (const Part& part : parts) {
     const Location from = locate(part, parts, fused, ".weight");
     const GroupedTensor source(*reader_, from.name, from.rows, columns.extent,
@@ -38,13 +41,13 @@ void LayerPacker::pack_groups(const LinearWeight& weight, const LinearFormat& fo
       for (int64_t row = begin; row < begin + count; ++row) {
         const int64_t group = row / rows.size;
         const int64_t in_group = row % rows.size;
-        layer.put_row(source, from.first + group * from.step + in_group,
+        grouped_.put_row(source, from.first + group * from.step + in_group,
                       rows.offset + group * rows.stride + rows.place(in_group));
       }
     });
     reader_->release(source.tensor, 0, from.rows);
   }
-  backend_.packer->pack_groups(layer.weight(), weight.in_features, weight.out_features, format,
+  backend_.packer->pack_groups(grouped_.weight(), weight.in_features, weight.out_features, format,
                                packed);
 }
 
@@ -53,7 +56,7 @@ std::function<void(int64_t, int64_t, float*)> LayerPacker::row_reader(const std:
                                                                       int64_t columns) const {
   const auto found = precision_.groups.find(name);
   if (found == precision_.groups.end()) {
-    const TensorView source = reader_->require(name, rows, columns);
+    const SourceTensor source = reader_->require(name, rows, columns);
     return [this, name, source](int64_t first, int64_t count, float* to) {
       reader_->read_rows(name, source, first, count, to);
     };

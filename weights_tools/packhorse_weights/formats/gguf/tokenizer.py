@@ -6,8 +6,9 @@ both, tokens of the kinds unknown, control and user-defined are found in a text 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -82,12 +83,18 @@ _KEEP_SPACE = ("<s>", "<unk>", "<|endoftext|>")
 
 @dataclass(frozen=True)
 class GgufTokenizer:
-    """`tokenizer` holds the fields of a tokenizer.json, and `settings` those of a
+    """`make` makes `tokenizer`, which sessions of ids do without. `settings` holds the fields of a
     tokenizer_config.json. `stop_ids` are the tokens that end an answer, ascending."""
 
-    tokenizer: Part
+    make: Callable[[], Part]
     settings: dict[str, Any]
     stop_ids: list[int]
+
+    @cached_property
+    def tokenizer(self) -> Part:
+        """The fields of a tokenizer.json. Raises CheckpointError for a tokenizer that is not
+        supported or does not fit together."""
+        return self.make()
 
 
 class _Vocabulary:
@@ -201,18 +208,19 @@ class _Vocabulary:
 
 
 def _merges(vocabulary: _Vocabulary) -> list[tuple[str, str]]:
-    merges: dict[tuple[str, str], None] = {}
-    for line in vocabulary.array("merges", None):
+    ids = vocabulary.ids
+    merges: list[tuple[str, str]] = []
+    for line in dict.fromkeys(vocabulary.array("merges", None)):
         # A space is no character of byte-level text, but a token may begin with one all the same.
-        one, _, two = line[1:].partition(" ")
-        one = line[:1] + one
-        if not {one, two, one + two} <= vocabulary.ids.keys():
+        at = line.find(" ", 1)
+        one, two = line[:at], line[at + 1 :]
+        if at < 0 or one not in ids or two not in ids or one + two not in ids:
             raise CheckpointError(
                 f"{vocabulary.where}: {_KEYS}merges: {line!r:.80}: expected two tokens that make "
                 "one"
             )
-        merges[one, two] = None
-    return list(merges)
+        merges.append((one, two))
+    return merges
 
 
 def _byte_level_bpe(vocabulary: _Vocabulary) -> Part:
@@ -302,7 +310,8 @@ def read_tokenizer(file: GgufFile) -> GgufTokenizer | None:
     """Returns the tokenizer, or None if the file has none. It is made once for each file that is
     open.
 
-    Raises CheckpointError for one that is not supported or does not fit together.
+    Raises CheckpointError for one of a kind that is not supported, or whose tokens do not fit
+    together.
     """
     if file not in _read:
         _read[file] = _make_tokenizer(file)
@@ -320,7 +329,7 @@ def _make_tokenizer(file: GgufFile) -> GgufTokenizer | None:
         )
     vocabulary = _Vocabulary(file)
     return GgufTokenizer(
-        _KINDS[kind](vocabulary),
+        partial(_KINDS[kind], vocabulary),
         _settings(vocabulary, ("bos", "eos", "unk", "pad", "mask")),
         vocabulary.stop_ids,
     )
