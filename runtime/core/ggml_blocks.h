@@ -17,7 +17,7 @@ namespace packhorse {
 struct BlockForm {
   int32_t elements = 0;  // values of a block
   int32_t bytes = 0;     // bytes of a block
-  int32_t bits = 0;      // of q: 4 or 8
+  int32_t bits = 0;      // bits of q: 4 or 8
   int32_t group = 0;     // values that have one scale
   bool minima = false;
 };

@@ -59,6 +59,11 @@ class RenamedTensors : public WeightSource {
     return found == names_.end() ? TensorView() : source_->find(found->second);
   }
 
+  bool lasts(const std::string& name) const override {
+    const auto found = names_.find(name);
+    return found == names_.end() || source_->lasts(found->second);
+  }
+
   const TensorBlocks* find_blocks(const std::string& name) const override {
     const auto found = names_.find(name);
     return found == names_.end() ? nullptr : source_->find_blocks(found->second);
@@ -85,6 +90,8 @@ class RenamedTensors : public WeightSource {
 };
 
 }  // namespace
+
+bool WeightSource::lasts(const std::string&) const { return true; }
 
 const TensorBlocks* WeightSource::find_blocks(const std::string&) const { return nullptr; }
 

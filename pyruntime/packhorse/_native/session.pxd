@@ -51,6 +51,14 @@ cdef extern from "packhorse/cpu_profile.h" namespace "packhorse" nogil:
     vector[pair[string, double]] c_stop_cpu_profile "packhorse::stop_cpu_profile"()
 
 
+cdef extern from "packhorse/load_progress.h" namespace "packhorse" nogil:
+    cdef cppclass LoadProgress:
+        size_t done
+        size_t total
+
+    LoadProgress c_load_progress "packhorse::load_progress"()
+
+
 cdef extern from "packhorse/_native/signals.h" namespace "packhorse::signals" nogil:
     cpp_bool on_main_thread()
     void begin_run()

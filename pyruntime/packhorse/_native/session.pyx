@@ -420,6 +420,13 @@ def available_devices():
     return [name.decode() for name in c_available_devices()]
 
 
+def load_progress():
+    """(bytes of weights that are loaded, bytes in total) of the load that this process began last;
+    in total 0: none is under way."""
+    cdef LoadProgress progress = c_load_progress()
+    return progress.done, progress.total
+
+
 def start_cpu_profile():
     c_start_cpu_profile()
 

@@ -33,6 +33,8 @@ class MadeTensors : public WeightSource {
     return view;
   }
 
+  bool lasts(const std::string& name) const override { return !names_.contains(name); }
+
   const TensorBlocks* find_blocks(const std::string& name) const override {
     return ready_->find_blocks(name);
   }

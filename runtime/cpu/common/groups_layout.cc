@@ -88,6 +88,15 @@ void pack_groupwise_weight(const GroupedWeight& weight, int64_t in_features, int
   });
 }
 
+void pack_groupwise_rows(const GroupedWeight& rows, int64_t first, int64_t count,
+                         int64_t in_features, const WeightGroups& groups, void* packed) {
+  const int64_t bytes = groups_stripe_bytes(in_features, groups);
+  auto* to = static_cast<uint8_t*>(packed) + first / kStripeColumns * bytes;
+  for (int64_t begin = 0; begin < count; begin += kStripeColumns, to += bytes) {
+    pack_stripe(rows, begin, in_features, count, groups, to);
+  }
+}
+
 void read_groupwise_row(const LinearWeight& weight, int64_t row, float scale, DType dtype,
                         void* out) {
   const WeightGroups& groups = weight.groups;

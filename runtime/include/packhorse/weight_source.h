@@ -14,7 +14,7 @@
 
 namespace packhorse {
 
-/// How GGUF files hold values quantised: in blocks of neighbours in a row, named as ggml names them.
+/// Kinds of blocks in which GGUF files hold neighbouring values of a row, named as in ggml.
 enum class BlockKind : uint8_t { kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ8_0, kQ4K, kQ5K, kQ6K };
 
 /// Parses "Q4_0", "Q6_K" and so on. Throws InvalidArgument for an unknown name.
@@ -44,8 +44,11 @@ class PACKHORSE_API WeightSource {
  public:
   virtual ~WeightSource() = default;
   /// Returns a view of the tensor, or an empty view if there is none of that name. The data may be
-  /// unaligned for its dtype. The view is valid as long as the source.
+  /// unaligned for its dtype. The view is valid as long as the source, or until the next call if
+  /// the tensor does not last.
   virtual TensorView find(const std::string& name) const = 0;
+  /// True unless a tensor is made each time that it is asked for.
+  virtual bool lasts(const std::string& name) const;
   /// Returns a tensor that is quantised in blocks, or null if there is none of that name. `find`
   /// does not find it.
   virtual const TensorBlocks* find_blocks(const std::string& name) const;

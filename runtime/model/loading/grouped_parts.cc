@@ -22,7 +22,7 @@ void check_finite(const uint16_t* halves, int64_t count, const std::string& name
                                "load the model with dtype float32"));
 }
 
-// What `minimum` is of a group around a zero in the middle: a power of two times the scale.
+// The minimum of a group around a zero in the middle: a power of two times the scale.
 uint16_t minimum_of(uint16_t scale, int32_t zero) {
   const float value = float16_to_float32(scale) * -static_cast<float>(zero);
   return float32_to_float16(value);

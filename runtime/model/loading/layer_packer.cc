@@ -8,6 +8,7 @@
 #include "core/float_convert.h"
 #include "core/format.h"
 #include "core/math.h"
+#include "model/loading/progress.h"
 #include "packhorse/error.h"
 
 namespace packhorse {
@@ -64,6 +65,7 @@ TensorView LayerPacker::table(const std::string& name, int64_t rows, int64_t col
     }
     backend_.device->upload(result.as<char>() + static_cast<size_t>(row) * row_bytes,
                             converted.data(), converted.size());
+    note_loaded(converted.size());
   });
   return result;
 }
@@ -200,6 +202,7 @@ LinearWeight LayerPacker::linear(const DenseLayout& layout, const LinearFormat& 
   } else if (reader_ != nullptr) {
     pack(result, format, parts, columns, fused, seen != nullptr, packed);
   }
+  if (reader_ != nullptr) note_loaded(backend_.packer->bytes(in_features, out_features, format));
   if (format.groups.ordered) {
     result.input_order = input_order(name, parts, columns, in_features, fused);
   }
@@ -225,6 +228,7 @@ void LayerPacker::pack(const LinearWeight& weight, const LinearFormat& format,
   const int64_t out_features = weight.out_features;
   const Location first = locate(parts.front(), parts, fused, ".weight");
   const bool quantized = format.quantized() && reader_->has_dtype(first.name, format.weight);
+  if (!keep && !quantized && pack_by_rows(weight, format, parts, columns, fused, packed)) return;
   const Spread& rows = parts.front().rows;
   if (!keep && !quantized && !first.transposed && first.slices == 0 && first.rows == out_features &&
       rows.extent == out_features && rows.paired == 0 && columns.extent == in_features &&
@@ -266,6 +270,111 @@ void LayerPacker::pack(const LinearWeight& weight, const LinearFormat& format,
   for (size_t i = 0; keep && i < staging_.size(); ++i) {
     staging_[i] *= scales[i / static_cast<size_t>(in_features)];
   }
+}
+
+std::vector<LayerPacker::Origin> LayerPacker::origins_of(
+    int64_t out_features, const std::vector<Part>& parts,
+    const std::vector<Location>& places) const {
+  std::vector<Origin> origins(static_cast<size_t>(out_features));
+  for (size_t p = 0; p < parts.size(); ++p) {
+    const Spread& rows = parts[p].rows;
+    for (int64_t row = 0; row < rows.extent; ++row) {
+      const int64_t group = row / rows.size;
+      const int64_t in_group = row % rows.size;
+      const int64_t to = rows.offset + group * rows.stride + rows.place(in_group);
+      origins[static_cast<size_t>(to)] = {static_cast<int32_t>(p),
+                                          places[p].first + group * places[p].step + in_group};
+    }
+  }
+  return origins;
+}
+
+bool LayerPacker::are_read_together(const std::vector<Location>& places) const {
+  return places.size() == 1 || std::all_of(places.begin(), places.end(), [&](const auto& place) {
+           return reader_->lasts(place.name);
+         });
+}
+
+bool LayerPacker::for_features_apart(const LinearWeight& weight, const LinearFormat& format,
+                                     const std::function<void(int64_t, int64_t)>& body) {
+  const int64_t apart = backend_.packer->features_apart(format);
+  if (apart == 0) return false;
+  const int64_t piece = apart * std::max<int64_t>(1, kPiece / (apart * weight.in_features));
+  backend_.device->for_each(ceil_div(weight.out_features, piece), [&](int64_t i) {
+    body(i * piece, std::min(piece, weight.out_features - i * piece));
+  });
+  return true;
+}
+
+bool LayerPacker::pack_by_rows(const LinearWeight& weight, const LinearFormat& format,
+                               const std::vector<Part>& parts, const Spread& columns,
+                               const std::vector<FusedTensor>& fused, void* packed) {
+  if (backend_.packer->features_apart(format) == 0) return false;
+  std::vector<Location> places;
+  for (const Part& part : parts) places.push_back(locate(part, parts, fused, ".weight"));
+  if (!are_read_together(places)) return false;
+  std::vector<SourceTensor> sources;
+  for (const Location& place : places) {
+    if (place.transposed) return false;
+    sources.push_back(require(place, columns.extent));
+  }
+  const std::vector<Origin> origins = origins_of(weight.out_features, parts, places);
+  const int64_t in_features = weight.in_features;
+  const bool whole_rows = columns.extent == in_features;
+  // Calls each(part, its row, output feature, count) for rows that follow one another in both.
+  const auto for_runs = [&](int64_t first, int64_t count, const auto& each) {
+    for (int64_t at = first; at < first + count;) {
+      const Origin& origin = origins[static_cast<size_t>(at)];
+      int64_t end = at + 1;
+      while (end < first + count && origins[static_cast<size_t>(end)].part == origin.part &&
+             (origin.part < 0 || origins[static_cast<size_t>(end)].row == origin.row + end - at)) {
+        ++end;
+      }
+      each(origin, at, end - at);
+      at = end;
+    }
+  };
+  return for_features_apart(weight, format, [&](int64_t first, int64_t count) {
+    const Origin& origin = origins[static_cast<size_t>(first)];
+    // Rows of a float32 file that lie as they are packed are not copied.
+    bool as_stored = whole_rows && origin.part >= 0;
+    for_runs(first, count, [&](const Origin&, int64_t, int64_t run) { as_stored &= run == count; });
+    if (as_stored) {
+      const SourceTensor& source = sources[static_cast<size_t>(origin.part)];
+      const auto* values = source.as<const float>() + origin.row * in_features;
+      if (source.blocks == nullptr && source.dtype == DType::kFloat32 &&
+          reinterpret_cast<uintptr_t>(values) % alignof(float) == 0) {
+        const std::string& name = places[static_cast<size_t>(origin.part)].name;
+        reader_->check_finite(name, source, origin.row, count, values);
+        check_range(name, values, static_cast<size_t>(count * in_features));
+        backend_.packer->pack_rows(values, first, count, in_features, format, packed);
+        return reader_->release(source, origin.row, count);
+      }
+    }
+    rows_.use([&](std::vector<float>& buffer) {
+      const int64_t values = count * in_features;
+      // Rows are read behind the matrix if their columns move.
+      buffer.resize(static_cast<size_t>(whole_rows ? values : values + columns.extent));
+      for_runs(first, count, [&](const Origin& from, int64_t at, int64_t run) {
+        float* to = buffer.data() + (at - first) * in_features;
+        if (from.part < 0 || !whole_rows) std::fill_n(to, run * in_features, 0.0f);
+        if (from.part < 0) return;
+        const auto part = static_cast<size_t>(from.part);
+        const std::string& name = places[part].name;
+        if (whole_rows) {
+          reader_->read_rows(name, sources[part], from.row, run, to);
+          return check_range(name, to, static_cast<size_t>(run * in_features));
+        }
+        float* row = buffer.data() + values;
+        for (int64_t i = 0; i < run; ++i) {
+          reader_->read_rows(name, sources[part], from.row + i, 1, row);
+          check_range(name, row, static_cast<size_t>(columns.extent));
+          spread_row(row, columns, to + i * in_features);
+        }
+      });
+      backend_.packer->pack_rows(buffer.data(), first, count, in_features, format, packed);
+    });
+  });
 }
 
 bool LayerPacker::pack_in_place(const LinearWeight& weight, const LinearFormat& format,

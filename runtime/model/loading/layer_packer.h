@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/arena.h"
+#include "model/loading/buffer_pool.h"
 #include "model/loading/grouped_parts.h"
 #include "model/loading/precision.h"
 #include "model/loading/tensor_reader.h"
@@ -201,6 +202,25 @@ class LayerPacker {
   // Takes memory from the arena for a layer of these sizes.
   LinearWeight take_linear(const std::string& name, int64_t out_features, int64_t in_features,
                            const LinearFormat& format, void*& packed);
+  // Row of a part's tensor that becomes an output feature; part -1: none, zeros.
+  struct Origin {
+    int32_t part = -1;
+    int64_t row = 0;
+  };
+  // The origins of all output features.
+  std::vector<Origin> origins_of(int64_t out_features, const std::vector<Part>& parts,
+                                 const std::vector<Location>& places) const;
+  // True if the tensors of all parts of a layer last, so that their rows are read in any order.
+  bool are_read_together(const std::vector<Location>& places) const;
+  // Calls body(first, count) for some output features at a time, in parallel, if the format packs
+  // them apart. Otherwise returns false.
+  bool for_features_apart(const LinearWeight& weight, const LinearFormat& format,
+                          const std::function<void(int64_t, int64_t)>& body);
+  // Packs the parts without a copy of all of them. Returns false if the format does not allow it,
+  // or they are transposed.
+  bool pack_by_rows(const LinearWeight& weight, const LinearFormat& format,
+                    const std::vector<Part>& parts, const Spread& columns,
+                    const std::vector<FusedTensor>& fused, void* packed);
   // Assembles the parts in staging_ and packs them. With `keep` staging_ holds the weight then.
   void pack(const LinearWeight& weight, const LinearFormat& format, const std::vector<Part>& parts,
             const Spread& columns, const std::vector<FusedTensor>& fused, bool keep, void* packed);
@@ -233,7 +253,8 @@ class LayerPacker {
   const TensorReader* reader_;
   // Kept from layer to layer: memory that is new costs as much as what is written to it.
   std::vector<float> staging_;
-  GroupedLayer grouped_;
+  BufferPool<std::vector<float>> rows_;
+  BufferPool<GroupedLayer> grouped_;
 };
 
 }  // namespace packhorse

@@ -103,7 +103,7 @@ void TensorReader::read_rows(const std::string& name, const SourceTensor& tensor
   if (tensor.blocks != nullptr) {
     const TensorBlocks& blocks = *tensor.blocks;
     const int64_t elements = form_of(blocks.kind).elements;
-    const int64_t length = blocks.shape[blocks.rank - 1];  // of a row of blocks
+    const int64_t length = blocks.shape[blocks.rank - 1];  // values of a row of blocks
     for (int64_t at = 0; at < count * columns; at += length) {
       decode_blocks(blocks.kind, row_of(blocks, (begin * columns + at) / length), length / elements,
                     to + at);

@@ -12,12 +12,12 @@ namespace packhorse {
 /// Row `row` of a tensor in blocks, where all dimensions but the last are counted as one.
 const uint8_t* row_of(const TensorBlocks& blocks, int64_t row);
 
-/// A tensor of a source: a view of its elements or, if `blocks` is not null, float32 values that are
+/// Tensor of a source: a view of its elements or, if `blocks` is not null, float32 values that are
 /// quantised in blocks, where `data` is null.
 struct SourceTensor : TensorView {
   const TensorBlocks* blocks = nullptr;
 
-  /// The same elements as a matrix of this shape.
+  /// Returns a view of the same elements as a matrix of this shape.
   SourceTensor as_matrix(int64_t num_rows, int64_t num_columns) const {
     SourceTensor result{TensorView(data, dtype, num_rows, num_columns)};
     result.blocks = blocks;
@@ -30,6 +30,7 @@ class TensorReader {
   explicit TensorReader(const WeightSource& source) : source_(source) {}
 
   bool has(const std::string& name) const { return find(name).rank != 0; }
+  bool lasts(const std::string& name) const { return source_.lasts(name); }
   /// The tensor called `name`, of rank 0 if there is none. Throws InvalidArgument for a tensor
   /// without data, and for numbers that are no rank or no dtype.
   SourceTensor find(const std::string& name) const;

@@ -73,9 +73,8 @@ def _load(config: TextConfig) -> Tokenizer:
 
     from packhorse.text.tokenization.changes import make_tokenizer
 
-    fields = config.tokenizer
-    if fields is None:
-        fields = read_bytes(config.tokenizer_file)
+    made = config.tokenizer
+    fields = read_bytes(config.tokenizer_file) if made is None else made
     with errors_of_tokenizers(str(config.tokenizer_file)):
         tokenizer = make_tokenizer(fields, config.settings, ends=config.special_tokens)
         if config.lower_case:
