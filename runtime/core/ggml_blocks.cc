@@ -129,6 +129,58 @@ struct Q5Large : LargeBlock<176, 8> {
   }
 };
 
+// Writes 256 values of two bits, of which a byte holds four that are 32 values apart.
+void split_pairs(const uint8_t* from, uint8_t* to) {
+  for (int i = 0; i < 256; ++i) {
+    to[i] = static_cast<uint8_t>(from[i / 128 * 32 + i % 32] >> i % 128 / 32 * 2 & 3);
+  }
+}
+
+// Sixteen groups of 16 values. Their scales and minima are integers of four bits, one of each in a
+// byte, times two numbers of the block.
+struct Q2Large {
+  static constexpr BlockForm kForm = {256, 84, 8, 16, true};
+
+  explicit Q2Large(const uint8_t* block)
+      : bytes(block), scale_unit(half(block + 80)), minimum_unit(half(block + 82)) {}
+  float scale(int i) const { return static_cast<float>(bytes[i] & 15) * scale_unit; }
+  float minimum(int i) const { return -(static_cast<float>(bytes[i] >> 4) * minimum_unit); }
+  uint16_t scale_bits(int i) const { return float32_to_float16(scale(i)); }
+  uint16_t minimum_bits(int i) const { return float32_to_float16(minimum(i)); }
+  void values(uint8_t* to) const { split_pairs(bytes + 16, to); }
+
+  const uint8_t* bytes;
+  float scale_unit, minimum_unit;
+};
+
+// Sixteen groups of 16 values, whose third bits come first. Scales have six bits, less 32, times a
+// number of the block: the low four are in the halves of bytes 0 to 7 of twelve, the upper two in
+// the others, of which byte i has those of groups i, i + 4, i + 8 and i + 12.
+struct Q3Large {
+  static constexpr BlockForm kForm = {256, 110, 8, 16, false};
+
+  explicit Q3Large(const uint8_t* block) : bytes(block), scale_unit(half(block + 108)) {}
+  float scale(int i) const {
+    const uint8_t* packed = bytes + 96;
+    const int low = packed[i % 8] >> i / 8 * 4 & 15;
+    const int top = packed[8 + i % 4] >> i / 4 * 2 & 3;
+    return static_cast<float>((low | top << 4) - 32) * scale_unit;
+  }
+  float minimum(int) const { return 0; }
+  uint16_t scale_bits(int i) const { return float32_to_float16(scale(i)); }
+  uint16_t minimum_bits(int) const { return 0; }
+  void values(uint8_t* to) const {
+    split_pairs(bytes + 32, to);
+    for (int i = 0; i < 256; ++i) {
+      to[i] |= static_cast<uint8_t>((bytes[i % 32] >> i / 32 & 1) << 2);
+    }
+    move(128 - 4, to, 256);
+  }
+
+  const uint8_t* bytes;
+  float scale_unit;
+};
+
 // Sixteen groups of 16 values, whose scales are int8 times a number of the block.
 struct Q6Large {
   static constexpr BlockForm kForm = {256, 210, 8, 16, false};
@@ -173,6 +225,10 @@ auto with_block(BlockKind kind, Visit visit) {
       return visit(Q5One(kNone));
     case BlockKind::kQ8_0:
       return visit(Q8Zero(kNone));
+    case BlockKind::kQ2K:
+      return visit(Q2Large(kNone));
+    case BlockKind::kQ3K:
+      return visit(Q3Large(kNone));
     case BlockKind::kQ4K:
       return visit(Q4Large(kNone));
     case BlockKind::kQ5K:
@@ -183,10 +239,8 @@ auto with_block(BlockKind kind, Visit visit) {
   throw InvalidArgument(concat("kind of blocks ", static_cast<int>(kind), " is not known"));
 }
 
-constexpr std::array kKinds = {BlockKind::kQ4_0, BlockKind::kQ4_1, BlockKind::kQ5_0,
-                               BlockKind::kQ5_1, BlockKind::kQ8_0, BlockKind::kQ4K,
-                               BlockKind::kQ5K,  BlockKind::kQ6K};
-constexpr std::array kNames = {"Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"};
+constexpr std::array kNames = {"Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0",
+                               "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"};  // as in BlockKind
 
 }  // namespace
 
@@ -200,11 +254,10 @@ const char* name_of(BlockKind kind) {
 }
 
 BlockKind parse_block_kind(std::string_view name) {
-  for (const BlockKind kind : kKinds) {
-    if (name == name_of(kind)) return kind;
-  }
+  const auto* const found = std::find(kNames.begin(), kNames.end(), name);
+  if (found != kNames.end()) return static_cast<BlockKind>(found - kNames.begin());
   throw InvalidArgument(concat("kind of blocks '", name, "' is not known; supported: Q4_0, Q4_1, ",
-                               "Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K"));
+                               "Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K"));
 }
 
 void read_blocks(BlockKind kind, const uint8_t* from, int64_t count, uint8_t* values,

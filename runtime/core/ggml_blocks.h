@@ -12,8 +12,8 @@
 
 namespace packhorse {
 
-/// Form of the values of a kind. Values of five and six bits are held in eight, moved so that
-/// their zero is in the middle.
+/// Form of the values of a kind. Values in groups of 16, and those of five and six bits, are held
+/// in eight, moved so that their zero is in the middle.
 struct BlockForm {
   int32_t elements = 0;  // values of a block
   int32_t bytes = 0;     // bytes of a block
@@ -27,8 +27,8 @@ BlockForm form_of(BlockKind kind);
 const char* name_of(BlockKind kind);
 
 /// Reads `count` blocks: q, uint8 [elements], and bits of float16 of scales and minima, [groups]
-/// each. `minima` may be null where there are none. Scales and minima of Q4_K, Q5_K and Q6_K are
-/// products, which are rounded to float16; those of other kinds are exact.
+/// each. `minima` may be null where there are none. Scales and minima of the K kinds are products,
+/// which are rounded to float16; those of other kinds are exact.
 void read_blocks(BlockKind kind, const uint8_t* from, int64_t count, uint8_t* values,
                  uint16_t* scales, uint16_t* minima);
 

@@ -15,7 +15,7 @@
 namespace packhorse {
 
 /// Kinds of blocks in which GGUF files hold neighbouring values of a row, named as in ggml.
-enum class BlockKind : uint8_t { kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ8_0, kQ4K, kQ5K, kQ6K };
+enum class BlockKind : uint8_t { kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ8_0, kQ2K, kQ3K, kQ4K, kQ5K, kQ6K };
 
 /// Parses "Q4_0", "Q6_K" and so on. Throws InvalidArgument for an unknown name.
 PACKHORSE_API BlockKind parse_block_kind(std::string_view name);

@@ -45,9 +45,7 @@ TensorView LayerPacker::table(const std::string& name, int64_t rows, int64_t col
   const TensorView result = arena_.take_matrix(name, rows, stored, dtype);
   if (reader_ == nullptr) return result;
   const auto read = row_reader(name, rows, columns);
-  for_each_piece(rows, columns, [&](int64_t row, int64_t count) {
-    std::vector<float> values(static_cast<size_t>(count * columns));
-    std::vector<char> converted(static_cast<size_t>(count) * row_bytes);  // zeros: the padding
+  for_each_piece_with_buffer(rows, columns, [&](int64_t row, int64_t count, auto& values) {
     read(row, count, values.data());
     check_range(name, values.data(), values.size());
     if (scale != 1) {
@@ -57,15 +55,20 @@ TensorView LayerPacker::table(const std::string& name, int64_t rows, int64_t col
       for (float& value : values) value *= factor.front();
       check_range(name, values.data(), values.size());
     }
+    char* const to = result.as<char>() + static_cast<size_t>(row) * row_bytes;
+    const size_t bytes = static_cast<size_t>(count) * row_bytes;
+    note_loaded(bytes);
+    if (dtype == DType::kFloat32 && stored == columns) {
+      return backend_.device->upload(to, values.data(), bytes);
+    }
+    std::vector<char> converted(bytes);  // zeros: the padding
     const int64_t together = stored == columns ? count : 1;
     for (int64_t i = 0; i < count; i += together) {
       from_float32(values.data() + i * columns, dtype,
                    converted.data() + static_cast<size_t>(i) * row_bytes,
                    static_cast<size_t>(together * columns));
     }
-    backend_.device->upload(result.as<char>() + static_cast<size_t>(row) * row_bytes,
-                            converted.data(), converted.size());
-    note_loaded(converted.size());
+    backend_.device->upload(to, converted.data(), bytes);
   });
   return result;
 }
@@ -465,8 +468,7 @@ void LayerPacker::place_vector(const Location& from, const Spread& rows, float* 
 void LayerPacker::place(const SourceTensor& source, const Location& from, const Spread& rows,
                         const Spread& columns, int64_t row_length, float* to) {
   const int64_t width = std::max<int64_t>(1, columns.extent);
-  for_each_piece(rows.extent, width, [&](int64_t begin, int64_t count) {
-    std::vector<float> values(static_cast<size_t>(count * width));
+  for_each_piece_with_buffer(rows.extent, width, [&](int64_t begin, int64_t count, auto& values) {
     // Each iteration reads rows of one group, which are consecutive in the source.
     for (int64_t row = begin; row < begin + count;) {
       const int64_t group = row / rows.size;
@@ -490,20 +492,20 @@ void LayerPacker::place(const SourceTensor& source, const Location& from, const 
 void LayerPacker::place_transposed(const SourceTensor& source, const Location& from,
                                    const Spread& rows, const Spread& columns, int64_t row_length,
                                    float* to) {
-  for_each_piece(columns.extent, from.rows, [&](int64_t begin, int64_t count) {
-    std::vector<float> values(static_cast<size_t>(count * from.rows));
-    reader_->read_rows(from.name, source, begin, count, values.data());
-    check_range(from.name, values.data(), values.size());
-    for (int64_t row = 0; row < rows.extent; ++row) {
-      const int64_t group = row / rows.size;
-      const int64_t in_group = row % rows.size;
-      const float* value = values.data() + from.first + group * from.step + in_group;
-      float* out = to + (rows.offset + group * rows.stride + rows.place(in_group)) * row_length;
-      for (int64_t i = begin; i < begin + count; ++i, value += from.rows) {
-        out[i / columns.size * columns.stride + i % columns.size] = *value;
-      }
-    }
-  });
+  for_each_piece_with_buffer(
+      columns.extent, from.rows, [&](int64_t begin, int64_t count, auto& values) {
+        reader_->read_rows(from.name, source, begin, count, values.data());
+        check_range(from.name, values.data(), values.size());
+        for (int64_t row = 0; row < rows.extent; ++row) {
+          const int64_t group = row / rows.size;
+          const int64_t in_group = row % rows.size;
+          const float* value = values.data() + from.first + group * from.step + in_group;
+          float* out = to + (rows.offset + group * rows.stride + rows.place(in_group)) * row_length;
+          for (int64_t i = begin; i < begin + count; ++i, value += from.rows) {
+            out[i / columns.size * columns.stride + i % columns.size] = *value;
+          }
+        }
+      });
 }
 
 void LayerPacker::for_each_piece(int64_t rows, int64_t columns,
@@ -511,6 +513,17 @@ void LayerPacker::for_each_piece(int64_t rows, int64_t columns,
   const int64_t piece = std::max<int64_t>(1, kPiece / columns);
   backend_.device->for_each(ceil_div(rows, piece),
                             [&](int64_t i) { body(i * piece, std::min(piece, rows - i * piece)); });
+}
+
+void LayerPacker::for_each_piece_with_buffer(
+    int64_t rows, int64_t columns,
+    const std::function<void(int64_t, int64_t, std::vector<float>&)>& body) {
+  for_each_piece(rows, columns, [&](int64_t first, int64_t count) {
+    rows_.use([&](std::vector<float>& buffer) {
+      buffer.resize(static_cast<size_t>(count * columns));
+      body(first, count, buffer);
+    });
+  });
 }
 
 void LayerPacker::check_range(const std::string& name, const float* values, size_t count) const {

@@ -245,6 +245,10 @@ class LayerPacker {
   // Calls body(first row, number of rows) for pieces of all rows, in parallel.
   void for_each_piece(int64_t rows, int64_t columns,
                       const std::function<void(int64_t, int64_t)>& body);
+  // Calls body(first row, number of rows, floats for them) as above.
+  void for_each_piece_with_buffer(
+      int64_t rows, int64_t columns,
+      const std::function<void(int64_t, int64_t, std::vector<float>&)>& body);
 
   const NormSpec norm_;
   const Precision precision_;

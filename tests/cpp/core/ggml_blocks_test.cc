@@ -48,6 +48,22 @@ float value_of(BlockKind kind, const uint8_t* b, int i) {
       return static_cast<float>(nibble(b + 8, 16) | fifth(b + 4)) * d + half_at(b + 2);
     case BlockKind::kQ8_0:
       return static_cast<float>(static_cast<int8_t>(b[2 + i])) * d;
+    case BlockKind::kQ2K:
+    case BlockKind::kQ3K: {
+      const int part = i / 128;
+      const int j = i % 128 / 32;
+      const int l = i % 32;
+      const int is = 8 * part + 2 * j + l / 16;  // group
+      if (kind == BlockKind::kQ2K) {
+        const int q = b[16 + 32 * part + l] >> (2 * j) & 3;
+        return half_at(b + 80) * static_cast<float>(b[is] & 15) * static_cast<float>(q) -
+               half_at(b + 82) * static_cast<float>(b[is] >> 4);
+      }
+      const int low = is < 8 ? b[96 + is] & 15 : b[96 + is - 8] >> 4;
+      const int scale = (low | (b[104 + is % 4] >> (2 * (is / 4)) & 3) << 4) - 32;
+      const int q = (b[32 + 32 * part + l] >> (2 * j) & 3) - (b[l] & 1 << (4 * part + j) ? 0 : 4);
+      return half_at(b + 108) * static_cast<float>(scale) * static_cast<float>(q);
+    }
     case BlockKind::kQ4K:
     case BlockKind::kQ5K: {
       int scale = 0;
@@ -75,6 +91,8 @@ float value_of(BlockKind kind, const uint8_t* b, int i) {
 
 // Places of the float16 numbers of a block, which must not be NaN here.
 std::vector<int> halves_of(BlockKind kind) {
+  if (kind == BlockKind::kQ2K) return {80, 82};
+  if (kind == BlockKind::kQ3K) return {108};
   if (kind == BlockKind::kQ6K) return {208};
   return form_of(kind).minima ? std::vector<int>{0, 2} : std::vector<int>{0};
 }
@@ -92,8 +110,8 @@ std::vector<uint8_t> random_blocks(BlockKind kind, int count) {
   return blocks;
 }
 
-const std::vector<std::string> kKinds = {"Q4_0", "Q4_1", "Q5_0", "Q5_1",
-                                         "Q8_0", "Q4_K", "Q5_K", "Q6_K"};
+const std::vector<std::string> kKinds = {"Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0",
+                                         "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"};
 
 TEST(ggml_blocks_are_decoded_as_ggml_decodes_them) {
   constexpr int kCount = 5;
@@ -139,8 +157,8 @@ TEST(ggml_blocks_in_groups_are_their_values) {
 }
 
 TEST(ggml_blocks_of_unknown_kinds) {
-  CHECK_THROWS_WITH(parse_block_kind("Q3_K"),
-                    "kind of blocks 'Q3_K' is not known; supported: Q4_0");
+  CHECK_THROWS_WITH(parse_block_kind("IQ3_S"),
+                    "kind of blocks 'IQ3_S' is not known; supported: Q4_0");
   CHECK_THROWS_WITH(form_of(static_cast<BlockKind>(99)), "kind of blocks 99 is not known");
 }
 
