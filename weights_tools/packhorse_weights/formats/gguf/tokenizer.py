@@ -112,12 +112,13 @@ class _Vocabulary:
             )
         kinds = self.array("token_type", count, numeric=True)
         self.kinds: list[int] = [_NORMAL] * count if kinds is None else kinds.tolist()
-        for i, kind in enumerate(self.kinds):
-            if kind not in range(_NORMAL, _BYTE + 1):
-                raise CheckpointError(
-                    f"{self.where}: {_KEYS}token_type: token {i} is of the kind {kind!r:.20}; "
-                    f"expected {_NORMAL} to {_BYTE}"
-                )
+        known = np.isin(self.kinds if kinds is None else kinds, range(_NORMAL, _BYTE + 1))
+        if not known.all():
+            i = int(np.argmin(known))
+            raise CheckpointError(
+                f"{self.where}: {_KEYS}token_type: token {i} is of the kind {self.kinds[i]!r:.20}; "
+                f"expected {_NORMAL} to {_BYTE}"
+            )
         # The last of several tokens with one text counts, as in llama.cpp.
         self.ids = {token: i for i, token in enumerate(self.tokens)}
         self.stop_ids = self._find_stop_ids()
@@ -151,7 +152,7 @@ class _Vocabulary:
         fits = (
             isinstance(found, np.ndarray)
             if numeric
-            else isinstance(found, list) and all(isinstance(one, str) for one in found)
+            else isinstance(found, list) and set(map(type, found)) <= {str}
         )
         if not fits:
             kind = "numbers" if numeric else "texts"
