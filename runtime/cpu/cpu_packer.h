@@ -3,6 +3,7 @@
 
 #include "cpu/common/groups_layout.h"
 #include "cpu/cpu_context.h"
+#include "cpu/gemm/gemm_float.h"
 #include "cpu/gemm/gemm_int8.h"
 #include "ops/linear_packer.h"
 
@@ -49,6 +50,18 @@ class CpuLinearPacker final : public LinearPacker {
     const CpuContext::Use use(context_);
     pack_groupwise_weight(weight, in_features, out_features, format.groups, packed,
                           context_.pool());
+  }
+  int64_t features_apart(const LinearFormat& format) const override {
+    if (format.groups) return kStripeColumns;
+    return format.weight == DType::kFloat32 ? kPackedColumns : 0;
+  }
+  void pack_rows(const float* rows, int64_t first, int64_t count, int64_t in_features,
+                 const LinearFormat&, void* packed) override {
+    pack_float_rows(rows, first, count, in_features, packed);
+  }
+  void pack_group_rows(const GroupedWeight& rows, int64_t first, int64_t count, int64_t in_features,
+                       const LinearFormat& format, void* packed) override {
+    pack_groupwise_rows(rows, first, count, in_features, format.groups, packed);
   }
 
  private:

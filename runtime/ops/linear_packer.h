@@ -53,6 +53,17 @@ class PACKHORSE_API LinearPacker {
   /// Packs a weight that is quantised in the groups of `format` already.
   virtual void pack_groups(const GroupedWeight& weight, int64_t in_features, int64_t out_features,
                            const LinearFormat& format, void* packed) = 0;
+  /// The number of output features that are packed apart from others: a packed weight is a sequence
+  /// of parts of so many each. 0: a weight of this format is packed as a whole.
+  virtual int64_t features_apart(const LinearFormat& format) const;
+  /// Packs output features [first, first + count) of a weight, of which `rows` has only these.
+  /// `first` is a multiple of features_apart, and `count` is one except at the end of the weight.
+  /// May be called from within DeviceContext::for_each.
+  virtual void pack_rows(const float* rows, int64_t first, int64_t count, int64_t in_features,
+                         const LinearFormat& format, void* packed);
+  /// Packs some output features of a weight that is quantised in the groups of `format`.
+  virtual void pack_group_rows(const GroupedWeight& rows, int64_t first, int64_t count,
+                               int64_t in_features, const LinearFormat& format, void* packed);
   /// Packs a weight that lies on the device into a format that is not quantised. Only devices with
   /// a DeviceIo implement this.
   virtual void pack_on_device(const TensorView& weight, const LinearFormat& format, void* packed);

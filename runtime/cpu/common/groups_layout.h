@@ -27,6 +27,11 @@ size_t packed_groups_bytes(int64_t in_features, int64_t out_features, const Weig
 void pack_groupwise_weight(const GroupedWeight& weight, int64_t in_features, int64_t out_features,
                            const WeightGroups& groups, void* packed, ThreadPool& pool);
 
+/// Packs columns [first, first + count), of which `rows` has only these. `first` is a multiple of
+/// kStripeColumns.
+void pack_groupwise_rows(const GroupedWeight& rows, int64_t first, int64_t count,
+                         int64_t in_features, const WeightGroups& groups, void* packed);
+
 /// Writes scale * row `row` of a packed weight, [in_features] in `dtype`. Products of a value and
 /// its group's scale are exact in float32.
 void read_groupwise_row(const LinearWeight& weight, int64_t row, float scale, DType dtype,

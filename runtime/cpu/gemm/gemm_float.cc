@@ -50,10 +50,15 @@ void pack_float_weight(const float* weight, int64_t in_features, int64_t out_fea
   const int64_t width = panel_width(DType::kFloat32);
   pool.parallel_for(panel_count(out_features, DType::kFloat32), [&](int64_t panel, int) {
     const int64_t begin = panel * width;
-    kernels_here().pack_columns({weight + begin * in_features, in_features,
-                                 std::min(width, out_features - begin),
-                                 static_cast<float*>(packed) + begin * in_features});
+    pack_float_rows(weight + begin * in_features, begin, std::min(width, out_features - begin),
+                    in_features, packed);
   });
+}
+
+void pack_float_rows(const float* rows, int64_t first, int64_t count, int64_t in_features,
+                     void* packed) {
+  kernels_here().pack_columns(
+      {rows, in_features, count, static_cast<float*>(packed) + first * in_features});
 }
 
 std::unique_ptr<Gemm> make_float_gemm(const DenseShape& shape) {

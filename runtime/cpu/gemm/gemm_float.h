@@ -11,6 +11,10 @@ namespace packhorse::cpu {
 size_t packed_float_bytes(int64_t in_features, int64_t out_features);
 void pack_float_weight(const float* weight, int64_t in_features, int64_t out_features, void* packed,
                        ThreadPool& pool);
+/// Packs columns [first, first + count), of which `rows` has only these, float32 [count,
+/// in_features]. `first` is a multiple of kPackedColumns.
+void pack_float_rows(const float* rows, int64_t first, int64_t count, int64_t in_features,
+                     void* packed);
 std::unique_ptr<Gemm> make_float_gemm(const DenseShape& shape);
 
 }  // namespace packhorse::cpu
