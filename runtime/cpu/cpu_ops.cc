@@ -62,9 +62,11 @@ class CpuOps final : public Ops {
   /// needs of products, kernels and threads. Throws RuntimeError where the processor lacks a dtype.
   template <class Args, class Function>
   void run(std::initializer_list<DType> dtypes, const Args& args, const Function& function) {
-    for (const DType dtype : dtypes) context_.check_dtype(dtype);
+    constexpr bool kDense =
+        std::is_invocable_v<Function, Args, GemmSet&, const Kernels&, ThreadPool&>;
+    for (const DType dtype : dtypes) context_.check_rows(dtype, kDense);
     const CpuContext::Use use(context_);
-    if constexpr (std::is_invocable_v<Function, Args, GemmSet&, const Kernels&, ThreadPool&>) {
+    if constexpr (kDense) {
       function(args, gemms_, kernels_, pool_);
     } else if constexpr (std::is_invocable_v<Function, Args, const Kernels&, ThreadPool&>) {
       function(args, kernels_, pool_);
