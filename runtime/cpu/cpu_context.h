@@ -115,13 +115,12 @@ class CpuContext final : public DeviceContext {
     throw RuntimeError(concat("dtype ", name_of(dtype), " is not supported on the CPU: use ",
                               "float32, bfloat16, float16 or int8"));
   }
-  /// Throws RuntimeError unless operators take rows of `dtype`: `dense` layers, or all others.
-  void check_rows(DType dtype, bool dense) const {
-    if (dtype == DType::kFloat32 || (dtype == DType::kBFloat16 && !dense)) return;
-    if (computes_in(dtype)) return;
-    throw RuntimeError(concat("rows of ", name_of(dtype), " are not supported ",
-                              dense ? "by dense layers on this CPU" : "on the CPU",
-                              ": use float32"));
+  /// Throws RuntimeError unless operators take rows of `dtype`. Those other than dense layers take
+  /// bfloat16 on every processor.
+  static void check_rows(DType dtype) {
+    if (dtype == DType::kFloat32 || dtype == DType::kBFloat16) return;
+    throw RuntimeError(
+        concat("rows of ", name_of(dtype), " are not supported on the CPU: use float32"));
   }
   ThreadPool& pool() { return *pool_; }
 
