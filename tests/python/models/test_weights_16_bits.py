@@ -154,7 +154,7 @@ def test_memory_is_that_of_16_bits(dtype: Any, tmp_path: Path) -> None:
 def test_numbers_beyond_float16(tmp_path: Path) -> None:
     spec = tiny_spec()
     tensors = random_tensors(spec)
-    tensors["layers.0.attn.q.weight"][0, 0] = 65536
+    tensors["layers.0.attention.output.weight"][0, 0] = 65536
     folder = write_model(tmp_path / "model", spec, tensors)
     with pytest.raises(ValueError, match=r"beyond float16's 65504; load it as bfloat16"):
         packhorse.Session.load(folder, dtype="float16")
