@@ -101,8 +101,8 @@ class CpuContext final : public DeviceContext {
     pool_->parallel_for(count, [&](int64_t i, int) { body(i); });
   }
 
-  /// Returns whether dense layers take rows of `dtype`. Where they do not, a model of this dtype has
-  /// weights of it that are multiplied with float32 rows.
+  /// Returns whether dense layers take rows of `dtype`. Where they do not, a model of this dtype
+  /// has weights of it that are multiplied with float32 rows.
   bool computes_in(DType dtype) const {
     return dtype == DType::kFloat32 || (dtype == DType::kBFloat16 && features_.bfloat16);
   }

@@ -16,8 +16,10 @@ class CpuLinearPacker final : public LinearPacker {
   LinearFormat format(DType dtype) const override {
     context_.check_dtype(dtype);
     if (dtype != DType::kInt8) {
-      return {dtype, context_.computes_in(dtype) ? dtype : DType::kFloat32,
-              ScaleGranularity::kNone, {}};
+      return {dtype,
+              context_.computes_in(dtype) ? dtype : DType::kFloat32,
+              ScaleGranularity::kNone,
+              {}};
     }
     // Computing in bfloat16 would halve the bytes that are moved, but rounding to it costs more
     // than that saves here.

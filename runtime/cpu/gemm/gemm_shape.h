@@ -44,8 +44,8 @@ struct DenseShape {
   WeightGroups groups = {};  // where weights are quantised in groups and dtype is kUInt8
 
   auto key() const {
-    return std::tuple(in_features, out_features, dtype, weight, out_dtype, activation, bias, groups.bits,
-                      groups.size, groups.minima);
+    return std::tuple(in_features, out_features, dtype, weight, out_dtype, activation, bias,
+                      groups.bits, groups.size, groups.minima);
   }
   bool operator<(const DenseShape& other) const { return key() < other.key(); }
 };

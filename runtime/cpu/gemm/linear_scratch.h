@@ -26,7 +26,7 @@ struct Sizes {
   int64_t inner_features = 0;  // 0 for a linear layer
   int64_t out_features = 0;
   DType weights = DType::kFloat32;  // product_dtype
-  DType floats = DType::kFloat32;  // dtype of x and of the output of `up`
+  DType floats = DType::kFloat32;   // dtype of x and of the output of `up`
 
   bool gated() const { return up_features != inner_features; }
   bool in_groups() const { return weights == DType::kUInt8; }

@@ -41,8 +41,8 @@ struct DequantizeRows {
 struct MultiplyRows {
   const float* x = nullptr;
   int64_t x_stride = 0;
-  const void* weight = nullptr;   // packed
-  const float* bias = nullptr;    // or null
+  const void* weight = nullptr;  // packed
+  const float* bias = nullptr;   // or null
   float* out = nullptr;
   int64_t out_stride = 0;
   int64_t rows = 0, in_features = 0, columns = 0;

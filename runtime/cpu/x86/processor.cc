@@ -18,8 +18,8 @@ bool may_use_tiles() {
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
 
-// GCC's and clang's __builtin_cpu_supports do not both know this one. Every processor with AVX2 that
-// was sold has it.
+// GCC's and clang's __builtin_cpu_supports do not both know this one. Every processor with AVX2
+// that was sold has it.
 bool has_f16c() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;

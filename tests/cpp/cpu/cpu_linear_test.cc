@@ -255,11 +255,8 @@ TEST(cpu_weights_of_16_bits_are_rounded_once) {
     const Dense dense(*ops.packer, numbers, {}, 1, dtype);
     Matrix x(1, 1, DType::kFloat32), out(1, count, DType::kFloat32);
     x.set({1.0f});
-    linear(ops, {.x = x.view(),
-                 .weight = dense.view,
-                 .residual = {},
-                 .norm = {},
-                 .out = out.view()});
+    linear(ops,
+           {.x = x.view(), .weight = dense.view, .residual = {}, .norm = {}, .out = out.view()});
     std::vector<uint16_t> rounded(numbers.size());
     from_float32(numbers.data(), dtype, rounded.data(), rounded.size());
     std::vector<float> expected(numbers.size());

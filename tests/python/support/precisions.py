@@ -36,7 +36,7 @@ class Precision:
         return reference.bfloat16(x) if self.name == "bfloat16" else np.asarray(x, np.float32)
 
     def cached(self, x: Any) -> npt.NDArray[np.float32]:
-        """What becomes of activations that are stored."""
+        """Activations as the device stores them."""
         return np.asarray(x, np.float32) if self.widened else self.round(x)
 
     def check(self, actual: npt.NDArray[np.float32], expected: Any, steps: float = 1) -> None:
