@@ -42,6 +42,7 @@ def test_by_what_is_stored(stored: str, cpu: str, cuda: str, tmp_path: Path) -> 
         checkpoint = inspect_checkpoint(path)
         assert checkpoint.stored_dtype == resolve_model(path).stored_dtype == stored
         assert checkpoint.default_dtype("cpu") == cpu
+        assert checkpoint.default_dtype("cpu", generates=True) == stored
         assert checkpoint.default_dtype("cuda") == checkpoint.default_dtype("cuda:1") == cuda
 
 
