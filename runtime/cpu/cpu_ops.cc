@@ -62,7 +62,7 @@ class CpuOps final : public Ops {
   /// needs of products, kernels and threads. Throws RuntimeError where the processor lacks a dtype.
   template <class Args, class Function>
   void run(std::initializer_list<DType> dtypes, const Args& args, const Function& function) {
-    for (const DType dtype : dtypes) context_.check_dtype(dtype);
+    for (const DType dtype : dtypes) CpuContext::check_rows(dtype);
     const CpuContext::Use use(context_);
     if constexpr (std::is_invocable_v<Function, Args, GemmSet&, const Kernels&, ThreadPool&>) {
       function(args, gemms_, kernels_, pool_);

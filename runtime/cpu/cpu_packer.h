@@ -16,7 +16,12 @@ class CpuLinearPacker final : public LinearPacker {
 
   LinearFormat format(DType dtype) const override {
     context_.check_dtype(dtype);
-    if (dtype != DType::kInt8) return {dtype, dtype, ScaleGranularity::kNone, {}};
+    if (dtype != DType::kInt8) {
+      return {dtype,
+              context_.computes_in(dtype) ? dtype : DType::kFloat32,
+              ScaleGranularity::kNone,
+              {}};
+    }
     // Computing in bfloat16 would halve the bytes that are moved, but rounding to it costs more
     // than that saves here.
     return {DType::kInt8, DType::kFloat32, ScaleGranularity::kOutputFeature, {}};
@@ -29,7 +34,7 @@ class CpuLinearPacker final : public LinearPacker {
                const LinearFormat& format) const override {
     if (format.groups) return packed_groups_bytes(in_features, out_features, format.groups);
     if (format.quantized()) return packed_int8_bytes(in_features, out_features);
-    return packed_bytes(in_features, out_features, format.weight);
+    return packed_bytes(in_features, out_features, format.weight, format.compute);
   }
   void pack(const float* weight, int64_t in_features, int64_t out_features,
             const LinearFormat& format, void* packed) override {
@@ -37,7 +42,8 @@ class CpuLinearPacker final : public LinearPacker {
     if (format.quantized()) {
       pack_int8_weight(weight, in_features, out_features, packed, context_.pool());
     } else {
-      pack_weight(weight, in_features, out_features, format.weight, packed, context_.pool());
+      pack_weight(weight, in_features, out_features, format.weight, format.compute, packed,
+                  context_.pool());
     }
   }
   void pack_quantized(const int8_t* weight, const float* scales, int64_t in_features,
@@ -53,11 +59,12 @@ class CpuLinearPacker final : public LinearPacker {
   }
   int64_t features_apart(const LinearFormat& format) const override {
     if (format.groups) return kStripeColumns;
-    return format.weight == DType::kFloat32 ? kPackedColumns : 0;
+    const bool panels = product_dtype(format.weight, format.compute) == DType::kFloat32;
+    return panels && !format.quantized() ? kPackedColumns : 0;
   }
   void pack_rows(const float* rows, int64_t first, int64_t count, int64_t in_features,
-                 const LinearFormat&, void* packed) override {
-    pack_float_rows(rows, first, count, in_features, packed);
+                 const LinearFormat& format, void* packed) override {
+    pack_float_rows(rows, first, count, in_features, format.weight, packed);
   }
   void pack_group_rows(const GroupedWeight& rows, int64_t first, int64_t count, int64_t in_features,
                        const LinearFormat& format, void* packed) override {

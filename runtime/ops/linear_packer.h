@@ -15,6 +15,8 @@ enum class ScaleGranularity : uint8_t { kNone, kOutputFeature, kGroup };
 
 /// The dtypes in which a dense layer is stored and computed.
 struct LinearFormat {
+  /// A 16-bit weight with float32 inputs is converted to float32 when it is read, so that results
+  /// are those of a float32 weight of the same numbers, bit for bit.
   DType weight = DType::kFloat32;
   DType compute = DType::kFloat32;  // dtype of inputs and outputs
   ScaleGranularity scales = ScaleGranularity::kNone;
@@ -25,7 +27,9 @@ struct LinearFormat {
 
   bool quantized() const { return scales != ScaleGranularity::kNone; }
   /// The format of layers of the same model that are not quantised.
-  LinearFormat plain() const { return {compute, compute, ScaleGranularity::kNone, {}}; }
+  LinearFormat plain() const {
+    return {quantized() ? compute : weight, compute, ScaleGranularity::kNone, {}};
+  }
 };
 
 class PACKHORSE_API LinearPacker {

@@ -113,9 +113,9 @@ class Checkpoint:
         found = stored_spec(self.spec, self._used) if dtype == STORED else None
         return _with_table(self.spec if found is None else found, self.table_dtype, dtype)
 
-    def default_dtype(self, device: str) -> str:
+    def default_dtype(self, device: str, generates: bool = False) -> str:
         """The dtype of a session that is not asked for another: see `tensor.default_dtype`."""
-        return default_dtype(device, self.stored_dtype)
+        return default_dtype(device, self.stored_dtype, generates)
 
 
 @dataclass(frozen=True)

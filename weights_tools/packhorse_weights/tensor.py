@@ -124,17 +124,19 @@ class LazyTensor(Tensor):
         return self._stored
 
 
-def default_dtype(device: str, stored: str = "float32") -> str:
+def default_dtype(device: str, stored: str = "float32", generates: bool = False) -> str:
     """The dtype of a session that is not asked for one.
 
     It is int8 or float8 if the weights are quantised to it. Otherwise it is, on the CPU, "stored"
-    for weights that are quantised in groups, else float32; on CUDA bfloat16 if the weights are
-    stored in it, else float16. stored: `Checkpoint.stored_dtype`.
+    for weights that are quantised in groups; that of 16-bit weights in a session that generates,
+    whose steps take as long as reading them; else float32. On CUDA it is bfloat16 if the weights
+    are stored in it, else float16. stored: `Checkpoint.stored_dtype`.
     """
     if stored in ("int8", "float8"):
         return stored
     if not device.startswith("cuda"):
-        return "stored" if stored == "stored" else "float32"
+        kept = ("stored", "bfloat16", "float16") if generates else ("stored",)
+        return stored if stored in kept else "float32"
     return "bfloat16" if stored == "bfloat16" else "float16"
 
 

@@ -30,8 +30,8 @@ def load_parts(
     path = find_model(path, asked.revision)
     asked = replace(asked, revision=None)
     checkpoint = inspect_checkpoint(path, **asked.reading())
-    dtype = choose_dtype(asked.dtype, asked.device, checkpoint.stored_dtype)
     generates = asked.generates(path, checkpoint.spec)
+    dtype = choose_dtype(asked.dtype, asked.device, checkpoint.stored_dtype, generates)
     files, max_tokens = None, asked.max_tokens
     if generates:
         files = read_generation(path, settings=asked.generation_config)

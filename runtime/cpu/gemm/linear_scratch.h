@@ -25,8 +25,8 @@ struct Sizes {
   int64_t up_features = 0;
   int64_t inner_features = 0;  // 0 for a linear layer
   int64_t out_features = 0;
-  DType weights = DType::kFloat32;
-  DType floats = DType::kFloat32;  // dtype of x and of the output of `up`
+  DType weights = DType::kFloat32;  // product_dtype
+  DType floats = DType::kFloat32;   // dtype of x and of the output of `up`
 
   bool gated() const { return up_features != inner_features; }
   bool in_groups() const { return weights == DType::kUInt8; }
@@ -47,7 +47,7 @@ inline Sizes sizes_of(const LinearArgs& args) {
   return {.rows = args.x.rows(),
           .in_features = args.weight.in_features,
           .out_features = args.weight.out_features,
-          .weights = args.weight.dtype,
+          .weights = product_dtype(args.weight.dtype, args.x.dtype),
           .floats = args.x.dtype};
 }
 
@@ -57,7 +57,7 @@ inline Sizes sizes_of(const FeedForwardArgs& args) {
           .up_features = args.up.out_features,
           .inner_features = args.down.in_features,
           .out_features = args.down.out_features,
-          .weights = args.up.dtype,
+          .weights = product_dtype(args.up.dtype, args.x.dtype),
           .floats = args.x.dtype};
 }
 

@@ -36,25 +36,27 @@ struct DequantizeRows {
 };
 
 /// out = activation(x W^T + bias) in float32, for any number of rows and columns. The bits of a sum
-/// depend only on its own row and column.
+/// depend only on its own row and column. The weight is float32, bfloat16 or float16; it is
+/// converted to float32 exactly, so that its dtype changes no bit of a result.
 struct MultiplyRows {
   const float* x = nullptr;
   int64_t x_stride = 0;
-  const float* weight = nullptr;  // packed
-  const float* bias = nullptr;    // or null
+  const void* weight = nullptr;  // packed
+  const float* bias = nullptr;   // or null
   float* out = nullptr;
   int64_t out_stride = 0;
   int64_t rows = 0, in_features = 0, columns = 0;
   Activation activation = Activation::kNone;
 };
 
-/// packed = the columns of W in the order that MultiplyRows reads. Columns may be packed, and read,
-/// in parts that begin at multiples of kPackedColumns.
+/// packed = the columns of W in the order that MultiplyRows reads, rounded to the dtype of `packed`
+/// to nearest, ties to even. Columns may be packed, and read, in parts that begin at multiples of
+/// kPackedColumns.
 inline constexpr int64_t kPackedColumns = 32;
 struct PackColumns {
   const float* weight = nullptr;  // [columns, in_features]
   int64_t in_features = 0, columns = 0;
-  float* packed = nullptr;  // [in_features * columns up to the next multiple of kPackedColumns]
+  void* packed = nullptr;  // [in_features * columns up to the next multiple of kPackedColumns]
 };
 
 /// The columns that MultiplyStripe computes: a stripe of a weight in the layout that oneDNN gives

@@ -34,8 +34,8 @@ struct Kernels {
   void (*clear_state)(const SoftmaxState&, int rows, int head_dim);
   void (*merge_chunks)(const SoftmaxState& into, const SoftmaxState& next, int rows, int head_dim);
   void (*write_paged_rows[2])(const PagedTile&, const SoftmaxState&);  // [dtype of out]
-  void (*multiply)(const MultiplyRows&);
-  void (*pack_columns)(const PackColumns&);
+  void (*multiply[3])(const MultiplyRows&);  // [dtype of weight: float32, bfloat16, float16]
+  void (*pack_columns[3])(const PackColumns&);
   int64_t panel_group_bytes;                            // 0: there is no MultiplyPanels
   void (*multiply_panels[2])(const MultiplyPanels&);    // [dtype of out]; null on x86-64
   void (*multiply_panels_int8)(const MultiplyPanels&);  // null on x86-64

@@ -527,7 +527,7 @@ void LayerPacker::for_each_piece_with_buffer(
 }
 
 void LayerPacker::check_range(const std::string& name, const float* values, size_t count) const {
-  if (precision_.floats() != DType::kFloat16) return;
+  if (precision_.weights() != DType::kFloat16) return;
   const float* found =
       std::find_if(values, values + count, [](float value) { return std::abs(value) > 65504.0f; });
   if (found != values + count) {

@@ -240,7 +240,7 @@ class LayerPacker {
   // float32.
   bool pack_in_place(const LinearWeight& weight, const LinearFormat& format,
                      const std::string& name, void* packed);
-  // Throws InvalidArgument if a value is out of range for the dtype of tables and activations.
+  // Throws InvalidArgument if a value is out of range for Precision::weights.
   void check_range(const std::string& name, const float* values, size_t count) const;
   // Calls body(first row, number of rows) for pieces of all rows, in parallel.
   void for_each_piece(int64_t rows, int64_t columns,

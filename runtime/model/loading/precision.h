@@ -21,6 +21,9 @@ struct Precision {
 
   /// The dtype of activations, tables and outputs.
   DType floats() const { return rest.compute; }
+  /// The dtype of the weights that are not quantised: dense layers and, where rows are decoded as
+  /// they are read, the table of words.
+  DType weights() const { return rest.weight; }
 };
 
 /// The precision of a model that is loaded with `dtype`. Throws as LinearPacker::format does.

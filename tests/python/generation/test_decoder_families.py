@@ -12,7 +12,6 @@ import numpy as np
 import packhorse
 import pytest
 from packhorse_weights import CheckpointError, convert, inspect_checkpoint
-from processor import needs_bfloat16
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "generation"
 FOLDERS = sorted(path.parent for path in GOLDEN.glob("*/golden.npz"))
@@ -53,7 +52,6 @@ def test_float32(folder: Path) -> None:
 
 def test_bfloat16(folder: Path) -> None:
     """No further from float32 than twice PyTorch's bfloat16."""
-    needs_bfloat16()
     golden = read_golden(folder)
     error = logits_of(folder, golden, "bfloat16") - golden["logits"]
     largest, rms = golden["bfloat16_error"]

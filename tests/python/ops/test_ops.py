@@ -344,7 +344,7 @@ def test_errors_name_what_does_not_fit(device: str, rng: Random) -> None:
         (lambda: ops.gemm(x, weight, device="tpu"), "unknown device 'tpu'"),
         (
             lambda: ops.gemm(x, weight, dtype="float64", **on),
-            r"unknown dtype 'float64'; known: (float32, bfloat16, int8|float16, .*, float8) on ",
+            r"unknown dtype 'float64'; known: (float32, .*, int8|float16, .*, float8) on ",
         ),
     ]:
         with pytest.raises(ValueError, match=message):
