@@ -26,6 +26,15 @@ class CpuLinearPacker final : public LinearPacker {
     // than that saves here.
     return {DType::kInt8, DType::kFloat32, ScaleGranularity::kOutputFeature, {}};
   }
+  // One scale a row would change log-probabilities by 0.3 to 0.45, inputs of 8 bits in blocks of 32
+  // by 0.05. These change them by 0.01.
+  LinearFormat lm_format(DType dtype) const override {
+    const LinearFormat found = format(dtype);
+    if (found.weight != DType::kInt8) return found;
+    constexpr auto kSize = static_cast<int32_t>(kGroupBlock);
+    return grouped_format({.bits = 8, .size = kSize, .minima = true, .wide_inputs = true},
+                          found.compute);
+  }
   LinearFormat grouped_format(const WeightGroups& groups, DType compute) const override {
     context_.check_dtype(compute);
     return {DType::kUInt8, compute, ScaleGranularity::kGroup, groups};
@@ -39,7 +48,10 @@ class CpuLinearPacker final : public LinearPacker {
   void pack(const float* weight, int64_t in_features, int64_t out_features,
             const LinearFormat& format, void* packed) override {
     const CpuContext::Use use(context_);
-    if (format.quantized()) {
+    if (format.groups) {
+      pack_groupwise_weight(weight, in_features, out_features, format.groups, packed,
+                            context_.pool());
+    } else if (format.quantized()) {
       pack_int8_weight(weight, in_features, out_features, packed, context_.pool());
     } else {
       pack_weight(weight, in_features, out_features, format.weight, format.compute, packed,
@@ -64,7 +76,11 @@ class CpuLinearPacker final : public LinearPacker {
   }
   void pack_rows(const float* rows, int64_t first, int64_t count, int64_t in_features,
                  const LinearFormat& format, void* packed) override {
-    pack_float_rows(rows, first, count, in_features, format.weight, packed);
+    if (format.groups) {
+      pack_groupwise_rows(rows, first, count, in_features, format.groups, packed);
+    } else {
+      pack_float_rows(rows, first, count, in_features, format.weight, packed);
+    }
   }
   void pack_group_rows(const GroupedWeight& rows, int64_t first, int64_t count, int64_t in_features,
                        const LinearFormat& format, void* packed) override {

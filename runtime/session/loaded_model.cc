@@ -46,7 +46,8 @@ LoadedModel open_model(const std::string& spec_json, const SessionOptions& optio
   model.backend = make_backend(options.device, {.threads = options.threads,
                                                 .pin_threads = options.pin_threads,
                                                 .attention = options.attention_algorithm});
-  model.precision = precision_of(options.dtype, *model.backend.packer);
+  model.precision =
+      precision_of(options.dtype, model.spec.heads.lm.has_value(), *model.backend.packer);
   model.precision.groups = model.spec.quantized;
   return model;
 }

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstring>
+#include <vector>
 
 #include "core/float_convert.h"
 #include "core/math.h"
@@ -66,6 +68,25 @@ void pack_stripe(const GroupedWeight& weight, int64_t first, int64_t in_features
   }
 }
 
+// The value to which float16 rounds a number, and its bits.
+float round_to_half(float value, uint16_t& bits) {
+  from_float32(&value, DType::kFloat16, &bits, 1);
+  to_float32(&bits, DType::kFloat16, &value, 1);
+  return value;
+}
+
+void quantize_group(const float* weight, int64_t count, float levels, uint8_t* values,
+                    uint16_t& scale_bits, uint16_t& minimum_bits) {
+  const auto [low, high] = std::minmax_element(weight, weight + count);
+  const float minimum = round_to_half(*low, minimum_bits);
+  const float scale = round_to_half((*high - *low) / levels, scale_bits);
+  const float inverse = scale > 0 ? 1.0f / scale : 0.0f;
+  for (int64_t i = 0; i < count; ++i) {
+    const float q = std::nearbyint((weight[i] - minimum) * inverse);
+    values[i] = static_cast<uint8_t>(std::clamp(q, 0.0f, levels));
+  }
+}
+
 }  // namespace
 
 int64_t groups_stripe_bytes(int64_t in_features, const WeightGroups& groups) {
@@ -95,6 +116,35 @@ void pack_groupwise_rows(const GroupedWeight& rows, int64_t first, int64_t count
   for (int64_t begin = 0; begin < count; begin += kStripeColumns, to += bytes) {
     pack_stripe(rows, begin, in_features, count, groups, to);
   }
+}
+
+void pack_groupwise_rows(const float* rows, int64_t first, int64_t count, int64_t in_features,
+                         const WeightGroups& groups, void* packed) {
+  const int64_t per_row = groups.count(in_features);
+  const auto levels = static_cast<float>((1 << groups.bits) - 1);
+  std::vector<uint8_t> values(static_cast<size_t>(count * in_features));
+  std::vector<uint16_t> scales(static_cast<size_t>(count * per_row));
+  std::vector<uint16_t> minima(scales.size());
+  for (int64_t n = 0; n < count; ++n) {
+    for (int64_t group = 0; group < per_row; ++group) {
+      const int64_t k = group * groups.size;
+      const auto at = static_cast<size_t>(n * per_row + group);
+      quantize_group(rows + n * in_features + k, std::min<int64_t>(groups.size, in_features - k),
+                     levels, values.data() + n * in_features + k, scales[at], minima[at]);
+    }
+  }
+  pack_groupwise_rows({values.data(), scales.data(), minima.data()}, first, count, in_features,
+                      groups, packed);
+}
+
+void pack_groupwise_weight(const float* weight, int64_t in_features, int64_t out_features,
+                           const WeightGroups& groups, void* packed, ThreadPool& pool) {
+  pool.parallel_for(stripes_of(out_features), [&](int64_t stripe, int) {
+    const int64_t first = stripe * kStripeColumns;
+    pack_groupwise_rows(weight + first * in_features, first,
+                        std::min(kStripeColumns, out_features - first), in_features, groups,
+                        packed);
+  });
 }
 
 void read_groupwise_row(const LinearWeight& weight, int64_t row, float scale, DType dtype,

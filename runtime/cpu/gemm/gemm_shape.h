@@ -45,7 +45,7 @@ struct DenseShape {
 
   auto key() const {
     return std::tuple(in_features, out_features, dtype, weight, out_dtype, activation, bias,
-                      groups.bits, groups.size, groups.minima);
+                      groups.bits, groups.size, groups.minima, groups.wide_inputs);
   }
   bool operator<(const DenseShape& other) const { return key() < other.key(); }
 };

@@ -136,7 +136,7 @@ Source Chain::quantize(const void* from, int64_t stride, int64_t rows, const Lay
   if (to.blocks > 0) {
     kernels.quantize_blocks[index_of(sizes.floats)](
         {from, stride, rows, to.features, reinterpret_cast<int8_t*>(to.values), to.scales, to.sums,
-         layer.weight->input_order});
+         layer.weight->input_order, layer.weight->groups.wide_inputs});
     return to.source();
   }
   kernels.quantize_rows[index_of(sizes.floats)]({from, stride, rows, to.features,

@@ -36,14 +36,16 @@ struct Kernels {
   void (*write_paged_rows[2])(const PagedTile&, const SoftmaxState&);  // [dtype of out]
   void (*multiply[3])(const MultiplyRows&);  // [dtype of weight: float32, bfloat16, float16]
   void (*pack_columns[3])(const PackColumns&);
-  int64_t panel_group_bytes;                            // 0: there is no MultiplyPanels
-  void (*multiply_panels[2])(const MultiplyPanels&);    // [dtype of out]; null on x86-64
-  void (*multiply_panels_int8)(const MultiplyPanels&);  // null on x86-64
+  int64_t panel_group_bytes;                                 // of MultiplyPanels
+  void (*multiply_panels[2])(const MultiplyPanels&);         // [dtype of out]; null on x86-64
+  void (*multiply_panels_int8)(const MultiplyPanels&);       // null with AVX-512
+  void (*multiply_panels_int8_vnni)(const MultiplyPanels&);  // only with AVX2; needs VNNI
   void (*multiply_stripe[2])(const MultiplyStripe&);    // [dtype of out]; null without AVX512-BF16
   void (*multiply_stripe_int8)(const MultiplyStripe&);  // null without AVX-512; needs VNNI or AMX
-  void (*quantize_blocks[2])(const QuantizeBlocks&);    // [dtype of x]
+  void (*multiply_stripe_int8_plain)(const MultiplyStripe&);     // without VNNI; only with AVX-512
+  void (*quantize_blocks[2])(const QuantizeBlocks&);             // [dtype of x]
   void (*multiply_groupwise[2])(const MultiplyGroupwise&);       // [dtype of out]
-  void (*multiply_groupwise_vnni[2])(const MultiplyGroupwise&);  // null without AVX-512; needs VNNI
+  void (*multiply_groupwise_vnni[2])(const MultiplyGroupwise&);  // null without AVX2; needs VNNI
   void (*lora_shrink[2])(const LoraShrink&);
   void (*lora_expand[2])(const LoraExpand&);
   void (*activate[2])(const ActivateElements&);

@@ -200,7 +200,7 @@ LinearWeight LayerPacker::linear(const DenseLayout& layout, const LinearFormat& 
   const LinearFormat format = format_of(parts, columns, in_features, asked);
   void* packed = nullptr;
   LinearWeight result = take_linear(name, out_features, in_features, format, packed);
-  if (reader_ != nullptr && format.groups) {
+  if (reader_ != nullptr && precision_.groups.contains(parts.front().grouped_name())) {
     pack_groups(result, format, parts, columns, fused, packed);
   } else if (reader_ != nullptr) {
     pack(result, format, parts, columns, fused, seen != nullptr, packed);
@@ -230,7 +230,9 @@ void LayerPacker::pack(const LinearWeight& weight, const LinearFormat& format,
   const int64_t in_features = weight.in_features;
   const int64_t out_features = weight.out_features;
   const Location first = locate(parts.front(), parts, fused, ".weight");
-  const bool quantized = format.quantized() && reader_->has_dtype(first.name, format.weight);
+  // Rows in int8 take another form where the layer is to have its weights in groups.
+  const DType of_source = format.groups ? DType::kInt8 : format.weight;
+  const bool quantized = format.quantized() && reader_->has_dtype(first.name, of_source);
   if (!keep && !quantized && pack_by_rows(weight, format, parts, columns, fused, packed)) return;
   const Spread& rows = parts.front().rows;
   if (!keep && !quantized && !first.transposed && first.slices == 0 && first.rows == out_features &&
@@ -251,7 +253,7 @@ void LayerPacker::pack(const LinearWeight& weight, const LinearFormat& format,
       continue;
     }
     const SourceTensor source =
-        quantized ? reader_->require_quantized(from.name, format.weight, from.rows, columns.extent)
+        quantized ? reader_->require_quantized(from.name, of_source, from.rows, columns.extent)
                   : require(from, columns.extent);
     place(source, from, part.rows, columns, in_features, staging_.data());
   }
@@ -263,6 +265,16 @@ void LayerPacker::pack(const LinearWeight& weight, const LinearFormat& format,
   for (const Part& part : parts) {
     place_vector(locate(part, parts, fused, ".weight_scale"), part.rows, scales.data());
   }
+  const auto multiply_by_scales = [&] {
+    for (size_t i = 0; i < staging_.size(); ++i) {
+      staging_[i] *= scales[i / static_cast<size_t>(in_features)];
+    }
+  };
+  if (format.groups) {
+    multiply_by_scales();
+    backend_.packer->pack(staging_.data(), in_features, out_features, format, packed);
+    return;
+  }
   std::vector<int8_t> values(staging_.size());
   const bool float8 = format.weight == DType::kFloat8;
   std::transform(staging_.begin(), staging_.end(), values.begin(), [&](float value) {
@@ -270,9 +282,7 @@ void LayerPacker::pack(const LinearWeight& weight, const LinearFormat& format,
   });
   backend_.packer->pack_quantized(values.data(), scales.data(), in_features, out_features, format,
                                   packed);
-  for (size_t i = 0; keep && i < staging_.size(); ++i) {
-    staging_[i] *= scales[i / static_cast<size_t>(in_features)];
-  }
+  if (keep) multiply_by_scales();
 }
 
 std::vector<LayerPacker::Origin> LayerPacker::origins_of(

@@ -26,9 +26,10 @@ struct Precision {
   DType weights() const { return rest.weight; }
 };
 
-/// The precision of a model that is loaded with `dtype`. Throws as LinearPacker::format does.
-inline Precision precision_of(DType dtype, const LinearPacker& packer) {
-  const LinearFormat format = packer.format(dtype);
+/// The precision of a model that is loaded with `dtype`, perhaps with a language model head. Throws
+/// as LinearPacker::format does.
+inline Precision precision_of(DType dtype, bool has_lm, const LinearPacker& packer) {
+  const LinearFormat format = has_lm ? packer.lm_format(dtype) : packer.format(dtype);
   return {format, format.plain(), format.plain(), {}};
 }
 

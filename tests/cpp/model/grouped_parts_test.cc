@@ -76,7 +76,7 @@ TEST(layers_of_one_product_have_one_input_order) {
                       {"b.input_order", TensorView(second.data(), DType::kInt32, 20)}});
   const TensorReader reader(*source);
   Backend backend = make_backend({DeviceType::kCpu, 0}, {.threads = 1});
-  Precision precision = precision_of(DType::kFloat32, *backend.packer);
+  Precision precision = precision_of(DType::kFloat32, false, *backend.packer);
   precision.groups = {{"a", {8, 16, false, true}}, {"b", {8, 16, false, true}}};
   const std::vector<Part> parts = {{"a", {2, 2, 2, 0}, false}, {"b", {2, 2, 2, 2}, false}};
   const auto linear = [&](LayerPacker packer) {

@@ -107,7 +107,7 @@ class Model {
     if (padded) {
       model_.backend.ops = std::make_unique<PaddedOps>(std::move(model_.backend.ops));
     }
-    const Precision precision = precision_of(DType::kFloat32, *model_.backend.packer);
+    const Precision precision = precision_of(DType::kFloat32, false, *model_.backend.packer);
     const ModelWeights planned = plan_weights(model_.spec, precision, model_.backend);
     model_.weights = load_weights(model_.spec, precision, model_.backend, planned.plan, source);
     Arena counting;

@@ -1,5 +1,5 @@
-// Dense layers in bfloat16 and int8 by our own kernels (MultiplyPanels in kernels.h), which give a
-// row its bits whatever the number of rows.
+#include "cpu/gemm/gemm_panels.h"
+
 #include <algorithm>
 #include <cstring>
 
@@ -7,10 +7,9 @@
 #include "core/math.h"
 #include "cpu/common/profile.h"
 #include "cpu/common/rows.h"
-#include "cpu/gemm/gemm_engine.h"
 #include "cpu/gemm/gemm_int8.h"
 #include "cpu/isa/kernels.h"
-#include "cpu/threads/one_thread.h"
+#include "cpu/isa/processor.h"
 
 namespace packhorse::cpu {
 namespace {
@@ -97,9 +96,12 @@ class Int8Gemm final : public Gemm {
  public:
   explicit Int8Gemm(const DenseShape& shape)
       : shape_(shape),
-        panel_bytes_(packed_panels_bytes(shape.in_features, shape.out_features, shape.dtype)),
-        multiply_(kernels_here().multiply_panels_int8),
-        dequantize_(kernels_here().dequantize_rows[index_of(shape.out_dtype)]) {}
+        panel_bytes_(own_panels_bytes(shape.in_features, shape.out_features, shape.dtype)),
+        dequantize_(kernels_here().dequantize_rows[index_of(shape.out_dtype)]) {
+    const Kernels& kernels = kernels_here();
+    const auto vnni = kernels.multiply_panels_int8_vnni;
+    multiply_ = vnni != nullptr && cpu_features().vnni ? vnni : kernels.multiply_panels_int8;
+  }
 
   int64_t readable_rows(int64_t rows) const override { return rows; }
   void run(const Block& block) const override { run_columns(block, 0, shape_.out_features); }
@@ -132,31 +134,26 @@ class Int8Gemm final : public Gemm {
 
   const DenseShape shape_;
   const size_t panel_bytes_;
-  void (*const multiply_)(const MultiplyPanels&);
+  void (*multiply_)(const MultiplyPanels&);
   void (*const dequantize_)(const DequantizeRows&);
-};
-
-class PanelEngine final : public GemmEngine {
- public:
-  std::unique_ptr<Gemm> make(const DenseShape& shape) override {
-    if (shape.dtype == DType::kInt8) return std::make_unique<Int8Gemm>(shape);
-    return std::make_unique<Bfloat16Gemm>(shape);
-  }
 };
 
 }  // namespace
 
-std::unique_ptr<GemmEngine> make_gemm_engine(int) { return std::make_unique<PanelEngine>(); }
+bool has_own_int8() { return kernels_here().multiply_panels_int8 != nullptr; }
 
-int int8_levels() { return 255; }
+std::unique_ptr<Gemm> make_panel_gemm(const DenseShape& shape) {
+  if (shape.dtype == DType::kInt8) return std::make_unique<Int8Gemm>(shape);
+  return std::make_unique<Bfloat16Gemm>(shape);
+}
 
-size_t packed_panels_bytes(int64_t in_features, int64_t out_features, DType dtype) {
+size_t own_panels_bytes(int64_t in_features, int64_t out_features, DType dtype) {
   const int64_t sums = dtype == DType::kInt8 ? out_features * int64_t{sizeof(int32_t)} : 0;
   return static_cast<size_t>(panels_of(out_features) * panel_bytes(in_features, dtype) + sums);
 }
 
-void pack_panels(const void* weight, DType, int64_t in_features, int64_t out_features, DType dtype,
-                 void* packed, ThreadPool& pool) {
+void pack_own_panels(const void* weight, int64_t in_features, int64_t out_features, DType dtype,
+                     void* packed, ThreadPool& pool) {
   const int64_t bytes = panel_bytes(in_features, dtype);
   auto* sums = const_cast<int32_t*>(column_sums(packed, in_features, out_features));
   pool.parallel_for(panels_of(out_features), [&](int64_t panel, int) {
@@ -174,10 +171,5 @@ void pack_panels(const void* weight, DType, int64_t in_features, int64_t out_fea
     }
   });
 }
-
-// Nothing to limit here: no library with threads of its own is in use.
-void use_one_thread() {}
-OneThreadScope::OneThreadScope() = default;
-OneThreadScope::~OneThreadScope() = default;
 
 }  // namespace packhorse::cpu
