@@ -231,7 +231,7 @@ RunnerBuffers take_runner_buffers(const Spec& spec, const ModelWeights& weights,
   }
   {
     const Arena::Scope blocks(arena);
-    take_block_buffers(spec, weights.stack, capacity, *backend.ops, arena, buffers.layers);
+    take_block_buffers(spec.stack(), weights.stack, capacity, *backend.ops, arena, buffers.layers);
   }
   buffers.sampler =
       take_sampler_buffers(sampler, lasting, *weights.heads.lm, dtype, *backend.ops, arena);
