@@ -19,6 +19,7 @@ from packhorse_weights.architectures import (
     gptj,
     gte,
     jina_bert,
+    megatron_bert,
     modernbert,
     mpnet,
     nomic_bert,
@@ -36,6 +37,7 @@ from packhorse_weights.errors import CheckpointError
 FAMILIES: tuple[Architecture, ...] = (
     jina_bert.ARCHITECTURE,
     bert.ARCHITECTURE,
+    megatron_bert.ARCHITECTURE,
     roberta.ARCHITECTURE,
     distilbert.ARCHITECTURE,
     electra.ARCHITECTURE,
