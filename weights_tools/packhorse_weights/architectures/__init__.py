@@ -26,6 +26,7 @@ from packhorse_weights.architectures import (
     phi3,
     roberta,
     smollm3,
+    t5,
     zaya,
 )
 from packhorse_weights.architectures.base import Architecture
@@ -46,6 +47,8 @@ FAMILIES: tuple[Architecture, ...] = (
     gte.ARCHITECTURE,
     deberta.ARCHITECTURE,
     deberta.FIRST_ARCHITECTURE,
+    t5.ARCHITECTURE,
+    t5.FIRST_ARCHITECTURE,
     decoder.ARCHITECTURE,
     smollm3.ARCHITECTURE,
     phi3.ARCHITECTURE,

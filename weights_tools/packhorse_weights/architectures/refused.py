@@ -57,7 +57,6 @@ _OTHERS = {
     "stablelm": "StableLM",
     "rwkv": "a recurrent model",
     "recurrent_gemma": "a recurrent model",
-    "t5": "an encoder with a decoder",
     "bart": "an encoder with a decoder",
 }
 _KINDS = {
