@@ -11,9 +11,11 @@ from pathlib import Path
 
 from packhorse_weights.files import has_file
 from packhorse_weights.tokenizers.classes import CLASS_NAMES
+from packhorse_weights.tokenizers.language_codes import MBART, MBART_50, NLLB
 from packhorse_weights.tokenizers.parts import Builder
 from packhorse_weights.tokenizers.pieces import albert, deberta_v2, fairseq, llama
 from packhorse_weights.tokenizers.special_tokens import Names
+from packhorse_weights.tokenizers.translators import blenderbot, of_languages, pegasus, t5
 from packhorse_weights.tokenizers.words import deberta, qwen2, roberta, wordpiece
 
 _SENTENCEPIECE = ("sentencepiece.bpe.model", "spiece.model", "spm.model", "tokenizer.model")
@@ -84,3 +86,21 @@ DEBERTA_V2 = Family(
     deberta_v2,
 )
 LLAMA = Family((("tokenizer.model", *_SENTENCEPIECE),), CLASS_NAMES["Llama"], llama)
+BLENDERBOT = Family(_BPE_FILES, _lstrip("Blenderbot"), blenderbot)
+T5 = Family((("spiece.model", *_SENTENCEPIECE),), CLASS_NAMES["T5"], t5)
+PEGASUS = Family((("spiece.model", *_SENTENCEPIECE),), CLASS_NAMES["Pegasus"], pegasus)
+MBART_CC25 = Family(
+    (_SENTENCEPIECE,),
+    _lstrip("MBart"),
+    of_languages(MBART, "en_XX", suffix=True, in_pieces=True),
+)
+MBART_OF_50 = Family(
+    (_SENTENCEPIECE,),
+    _lstrip("MBart50"),
+    of_languages(MBART_50, "en_XX", suffix=False, in_pieces=True),
+)
+NLLB_200 = Family(
+    (_SENTENCEPIECE,),
+    replace(_lstrip("Nllb"), normalized=("mask",)),
+    of_languages(NLLB, "eng_Latn", suffix=False, in_pieces=False),
+)
