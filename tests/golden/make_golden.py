@@ -94,7 +94,9 @@ def randomise(model: nn.Module) -> None:
             normal(module.v_bias, 0.3)
         elif isinstance(module, nn.Embedding):
             normal(module.weight, 0.7)
-        elif isinstance(module, nn.LayerNorm) or type(module).__name__.endswith(("RMSNorm", "T5LayerNorm")):
+        elif isinstance(module, nn.LayerNorm) or type(module).__name__.endswith(
+            ("RMSNorm", "T5LayerNorm")
+        ):
             normal(module.weight, 0.3, mean=1.0)
             if getattr(module, "bias", None) is not None:
                 normal(module.bias, 0.3)

@@ -1,7 +1,8 @@
 """T5, T5 1.1, FLAN-T5 and mT5 (Raffel et al. 2020; Shazeer 2020; Xue et al. 2021) as encoders.
 
-RMS norms before each block, no biases, scores that are not scaled, and a bias for the bucket of each
-distance, which the first layer holds for all. Sentence-T5, GTR and Instructor are of this family.
+RMS norms before each block, no biases, scores that are not scaled, and a bias for the bucket of
+each distance, which the first layer holds for all. Sentence-T5, GTR and Instructor are of this
+family.
 """
 
 from packhorse_weights.activations import ACTIVATIONS
@@ -10,8 +11,8 @@ from packhorse_weights.architectures.heads import TOKENS
 from packhorse_weights.config import MOST_LAYERS, Config
 from packhorse_weights.spec import Spec
 
-# Distances have no end: this is the longest sequence where the config names none that is longer than
-# those of training.
+# Distances have no end: this is the longest sequence where the config names none that is longer
+# than those of training.
 _LONGEST, _LEAST = 4096, 1024
 _GATED = "gated-"
 

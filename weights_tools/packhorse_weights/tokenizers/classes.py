@@ -124,6 +124,11 @@ _WITHOUT = ("mistral", "modernbert", "modernbert-decoder", "phi3", "xlm-roberta-
 _OWN = ("qwen2",)
 
 
+def class_of(model_type: object) -> str:
+    """The class of a type of models where no file names one; "": there is none."""
+    return _OF_MODELS.get(model_type, "") if isinstance(model_type, str) else ""
+
+
 def class_name(value: Any) -> str:
     """The name of a class as the tables here have it; "" for one that says nothing about the
     contents of the files."""

@@ -9,12 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from packhorse_weights.config import Config
 from packhorse_weights.files import has_file
 from packhorse_weights.tokenizers.classes import CLASS_NAMES
 from packhorse_weights.tokenizers.language_codes import MBART, MBART_50, NLLB
-from packhorse_weights.tokenizers.parts import Builder
+from packhorse_weights.tokenizers.numbered import NumberedPieces, PiecesBuilder, m2m_100, marian
+from packhorse_weights.tokenizers.parts import Builder, Part
 from packhorse_weights.tokenizers.pieces import albert, deberta_v2, fairseq, llama
-from packhorse_weights.tokenizers.special_tokens import Names
+from packhorse_weights.tokenizers.special_tokens import Names, SpecialTokens
 from packhorse_weights.tokenizers.translators import blenderbot, of_languages, pegasus, t5
 from packhorse_weights.tokenizers.words import deberta, qwen2, roberta, wordpiece
 
@@ -24,11 +26,22 @@ _SENTENCEPIECE = ("sentencepiece.bpe.model", "spiece.model", "spm.model", "token
 @dataclass(frozen=True)
 class Family:
     """A family of tokenizer classes. Each entry of `files` is a choice of names, of which the first
-    that exists is read. `names` are those of the special tokens."""
+    that exists is read. `names` are those of the special tokens. `build` makes the tokenizer;
+    `number` in its place also makes the pieces whose ids stand in another file."""
 
     files: tuple[tuple[str, ...], ...]
     names: Names
-    build: Builder
+    build: Builder | None = None
+    number: PiecesBuilder | None = None
+
+    def made(
+        self, paths: list[Path], settings: Config, special: SpecialTokens
+    ) -> tuple[Part, NumberedPieces | None]:
+        """(what a tokenizer.json would hold, pieces whose ids stand in another file)"""
+        if self.number is not None:
+            return self.number(paths, settings, special)
+        assert self.build is not None
+        return self.build(paths, settings, special), None
 
     def find(self, folder: Path) -> list[Path] | None:
         """The files in `folder`, or None unless all exist."""
@@ -104,3 +117,7 @@ NLLB_200 = Family(
     replace(_lstrip("Nllb"), normalized=("mask",)),
     of_languages(NLLB, "eng_Latn", suffix=False, in_pieces=False),
 )
+MARIAN = Family(
+    (("source.spm",), ("target.spm",), ("vocab.json",)), CLASS_NAMES["Marian"], number=marian
+)
+M2M_100 = Family((_SENTENCEPIECE, ("vocab.json",)), CLASS_NAMES["M2M100"], number=m2m_100)

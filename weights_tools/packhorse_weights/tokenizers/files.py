@@ -1,8 +1,9 @@
 """The tokenizer of a folder: its tokenizer.json, or one made from files of older formats.
 
 These are vocab.txt (WordPiece), vocab.json with merges.txt (byte-level BPE) and SentencePiece
-models. The transformers class that they belong to decides how a text is normalised and split, and
-which tokens surround it. The result is the same as that of transformers' converters.
+models, with or without a vocab.json. The transformers class that they belong to decides how a text
+is normalised and split, and which tokens surround it. The result is the same as that of the
+converters of transformers.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from packhorse_weights.tokenizers.families import (
     DEBERTA,
     DEBERTA_V2,
     LLAMA,
+    M2M_100,
+    MARIAN,
     MBART_CC25,
     MBART_OF_50,
     MPNET,
@@ -35,6 +38,7 @@ from packhorse_weights.tokenizers.families import (
     XLM_ROBERTA,
     Family,
 )
+from packhorse_weights.tokenizers.numbered import NumberedPieces
 from packhorse_weights.tokenizers.settings import SettingsFile
 from packhorse_weights.tokenizers.special_tokens import Names, SpecialTokens
 
@@ -53,6 +57,8 @@ _CLASSES = {
     "Electra": BERT,
     "Llama": LLAMA,
     "Longformer": ROBERTA,
+    "M2M100": M2M_100,
+    "Marian": MARIAN,
     "MBart": MBART_CC25,
     "MBart50": MBART_OF_50,
     "MPNet": MPNET,
@@ -77,6 +83,8 @@ _MODEL_TYPES = {
     "distilbert": BERT,
     "electra": BERT,
     "llama": LLAMA,
+    "m2m_100": M2M_100,
+    "marian": MARIAN,
     "mbart": MBART_CC25,
     "mistral": LLAMA,
     "mpnet": MPNET,
@@ -91,7 +99,7 @@ _MODEL_TYPES = {
     "xlm-roberta": XLM_ROBERTA,
 }
 # The families of models that come with either kind of files.
-_BY_FILES = (BERT, XLM_ROBERTA)
+_BY_FILES = (BERT, MARIAN, XLM_ROBERTA)
 
 
 def model_fields(model: Path, folder: Path) -> dict[str, Any]:
@@ -122,11 +130,13 @@ def _find_family(folder: Path, settings: Config, config: Mapping[str, Any]) -> F
 
 class BuiltTokenizer(NamedTuple):
     """A tokenizer made from older files. `fields` is what a tokenizer.json would hold, `file` the
-    file that it was made from, `names` are those of its special tokens where no file names them."""
+    file that it was made from, `names` are those of its special tokens where no file names them.
+    `pieces` turn texts into ids where `fields` turn ids into texts alone."""
 
     fields: dict[str, Any]
     file: Path
     names: Names
+    pieces: NumberedPieces | None = None
 
 
 def build_tokenizer(folder: Path, model: Path) -> BuiltTokenizer | None:
@@ -144,7 +154,8 @@ def build_tokenizer(folder: Path, model: Path) -> BuiltTokenizer | None:
     if family is None or paths is None:
         return None
     special = SpecialTokens(folder, settings, family.names)
-    return BuiltTokenizer(family.build(paths, settings, special), paths[0], family.names)
+    fields, pieces = family.made(paths, settings, special)
+    return BuiltTokenizer(fields, paths[0], family.names, pieces)
 
 
 def find_settings(place: Path, model: Path, built: BuiltTokenizer | None) -> SettingsFile:

@@ -180,7 +180,7 @@ class SpecialTokens:
         return None if token is None else token.content
 
     def with_more(self, texts: Iterable[str]) -> SpecialTokens:
-        """The same with further tokens that a class of tokenizers always has."""
+        """Adds further tokens, which a class of tokenizers always has, to a copy."""
         found = copy.copy(self)
         known = {token.content for token in self.more}
         found.more = [*self.more, *(AddedToken(text) for text in texts if text not in known)]

@@ -1,6 +1,6 @@
 """Builds tokenizers of encoder-decoder models from SentencePiece models and byte-level BPE.
 
-They follow the converters of transformers 4.57. What transformers 5 makes of the same files differs:
+They follow the converters of transformers 4.57. Version 5 makes something else of the same files:
 it keeps spaces at the end of a text, finds no language codes for NLLB and no end for Blenderbot.
 """
 
@@ -76,9 +76,7 @@ def t5(paths: list[Path], settings: Config, special: SpecialTokens) -> Part:
     def ends(end: str) -> tuple[list[str], list[str]]:
         return [A, end], [A, end, B, end]
 
-    return _built(
-        read, vocab, special.with_more(sentinels), read.unk_id, ends, special.text("eos")
-    )
+    return _built(read, vocab, special.with_more(sentinels), read.unk_id, ends, special.text("eos"))
 
 
 def pegasus(paths: list[Path], settings: Config, special: SpecialTokens) -> Part:
