@@ -70,6 +70,8 @@ QUERIES_AND_KEYS = (  # layers of positions included
     "k_proj",
     "SelfAttention.q",
     "SelfAttention.k",
+    "EncDecAttention.q",
+    "EncDecAttention.k",
 )
 
 

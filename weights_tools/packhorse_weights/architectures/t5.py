@@ -9,6 +9,7 @@ from packhorse_weights.activations import ACTIVATIONS
 from packhorse_weights.architectures.base import Architecture
 from packhorse_weights.architectures.heads import TOKENS
 from packhorse_weights.config import MOST_LAYERS, Config
+from packhorse_weights.errors import CheckpointError
 from packhorse_weights.spec import Spec
 
 # Distances have no end: this is the longest sequence where the config names none that is longer
@@ -34,19 +35,27 @@ def activation(config: Config) -> str:
 
 def longest(config: Config) -> int:
     """The longest sequence that a session takes."""
-    trained = config.tokens("n_positions", default=_LEAST)
-    return trained if trained > _LEAST else _LONGEST
+    trained = config.tokens("n_positions", default=1)
+    return trained if trained >= _LEAST else _LONGEST
 
 
-def spec(model_type: str, config: Config) -> Spec:
-    config.refuse("is_decoder")
+def is_encoder(config: Config) -> bool:
+    """True for classes that have no use for the decoder, whatever the files hold."""
+    return config.class_name.endswith(("EncoderModel", "ForTokenClassification"))
+
+
+def side(family: str, config: Config, name: str) -> Spec:
+    """The description of a stack, "encoder" or "decoder"."""
+    depth = config.integer("num_layers", high=MOST_LAYERS)
+    if name == "decoder":
+        depth = config.integer("num_decoder_layers", default=depth, high=MOST_LAYERS)
     heads = config.integer("num_heads")
     buckets = config.integer("relative_attention_num_buckets", default=32, low=4, high=2048)
     return {
-        "family": model_type,
+        "family": family,
         "vocab_size": config.tokens("vocab_size"),
         "hidden_size": config.integer("d_model"),
-        "num_layers": config.integer("num_layers", high=MOST_LAYERS),
+        "num_layers": depth,
         "num_heads": heads,
         "num_kv_heads": heads,
         "head_dim": config.integer("d_kv"),
@@ -61,7 +70,7 @@ def spec(model_type: str, config: Config) -> Spec:
             "embeddings": False,
         },
         "attention": {
-            "mask": "bidirectional",
+            "mask": "causal" if name == "decoder" else "bidirectional",
             "qkv_bias": False,
             "output_bias": False,
             "scale": 1.0,
@@ -85,9 +94,19 @@ def spec(model_type: str, config: Config) -> Spec:
     }
 
 
+def spec(model_type: str, config: Config) -> Spec:
+    config.refuse("is_decoder")
+    if config.class_name.endswith(("ForSequenceClassification", "ForQuestionAnswering")):
+        raise CheckpointError(
+            f"{config.where}: {config.class_name!r:.80} is not supported; T5 is read as encoder, "
+            "classifier of tokens or ...ForConditionalGeneration"
+        )
+    return side(model_type, config, "encoder")
+
+
 _ATTENTION = "encoder.block.{i}.layer.0"
 _FEED_FORWARD = "encoder.block.{i}.layer.1"
-_NAMES = {
+NAMES = {
     "embeddings.word": "shared.weight",
     "relative_bias": "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight",
     "layers.{i}.attention.query": f"{_ATTENTION}.SelfAttention.q",
@@ -101,25 +120,25 @@ _NAMES = {
     "layers.{i}.ffn.norm": f"{_FEED_FORWARD}.layer_norm",
     "final_norm": "encoder.final_layer_norm",
 }
-_CLASSES = {"t5": "T5", "mt5": "MT5"}
-_ENCODER = ("shared.", "encoder.")
-_TABLES = ("encoder.embed_tokens.weight",)  # the shared table again
-_HEADS = {"ForTokenClassification": TOKENS}
+CLASSES = {"t5": "T5", "mt5": "MT5"}
+ENCODER = ("shared.", "encoder.")
+TABLES = ("encoder.embed_tokens.weight",)  # the shared table again
+HEADS = {"ForTokenClassification": TOKENS}
 
 ARCHITECTURE = Architecture(
-    classes=_CLASSES,
+    classes=CLASSES,
     spec=spec,
-    names=_NAMES,
-    encoder=_ENCODER,
-    unused=_TABLES,
-    heads=_HEADS,
+    names=NAMES,
+    encoder=ENCODER,
+    unused=TABLES,
+    heads=HEADS,
     accepts=is_gated,
 )
 FIRST_ARCHITECTURE = Architecture(
-    classes=_CLASSES,
+    classes=CLASSES,
     spec=spec,
-    names={**_NAMES, "layers.{i}.ffn.up": f"{_FEED_FORWARD}.DenseReluDense.wi"},
-    encoder=_ENCODER,
-    unused=_TABLES,
-    heads=_HEADS,
+    names={**NAMES, "layers.{i}.ffn.up": f"{_FEED_FORWARD}.DenseReluDense.wi"},
+    encoder=ENCODER,
+    unused=TABLES,
+    heads=HEADS,
 )
