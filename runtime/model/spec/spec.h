@@ -125,8 +125,9 @@ struct NormSpec {
   bool operator==(const NormSpec&) const = default;
 };
 
-/// A layer: blocks in the order in which they run. First comes attention over the stack itself, then
-/// in decoders of sources cross attention, and then a feed-forward block or a mixture of experts.
+/// A layer: blocks in the order in which they run. First comes attention over the stack itself,
+/// then in decoders of sources cross attention, and then a feed-forward block or a mixture of
+/// experts.
 struct LayerSpec {
   int32_t weights = 0;  // the set of weights that it runs with; several layers may share one
   std::vector<BlockSpec> blocks;

@@ -43,7 +43,7 @@ struct RopeArgs {
 /// a sequence with q_len queries and kv_len keys has the position kv_len - q_len + i among the
 /// keys.
 struct AttentionMask {
-  bool causal = false;  // over pages, false: every query sees all keys of its sequence
+  bool causal = false;        // over pages, false: every query sees all keys of its sequence
   int32_t window_left = -1;   // distance to the left beyond which keys are masked; -1: no limit
   int32_t window_right = -1;  // to the right
 };
