@@ -48,7 +48,7 @@ void SequencePages::set_salt(Job& job) {
   // Sequences of one request alone share pages where there is no prefix cache.
   const uint64_t adapter = job.adapter == nullptr ? 0 : job.adapter->salt;
   const uint64_t shared = static_cast<uint64_t>(job.sampling.cache_salt) << 32 | adapter;
-  // What sequences of a source hold depends on it, and comes behind it where that is published.
+  // Keys and values of a source's sequences depend on it: their pages come behind its own.
   job.salt = shares_prefixes_ && job.source.empty() ? shared : next_salt_++;
   if (job.drafts_by_model) job.salt |= kDraftedSalt;
 }

@@ -55,7 +55,7 @@ enum class ScoreTermKind : uint8_t { kNone, kAlibi, kBucketed, kDisentangled };
 /// The numbers of a kBucketed term (T5, MPNet).
 struct BucketBias {
   const float* table = nullptr;  // [num_buckets, H]
-  /// The same by distance, for causal attention over pages: [H, max_distance + 1] of each head,
+  /// The numbers by distance, for causal attention over pages: [H, max_distance + 1] of each head,
   /// from max_distance, as which larger distances count, down to 0.
   const float* by_distance = nullptr;
 };

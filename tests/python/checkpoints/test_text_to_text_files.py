@@ -65,7 +65,7 @@ def changed(name: str, tmp_path: Path, **fields: Any) -> Path:
 
 
 def test_files_that_transformers_4_wrote(tmp_path: Path) -> None:
-    """Whether outputs are scaled follows from whether words are tied."""
+    """Outputs are scaled where words are tied."""
     folder = changed("t5-gated", tmp_path, tie_word_embeddings=False, scale_decoder_outputs=None)
     assert inspect_checkpoint(folder).spec["heads"]["lm"] == {}
     lm = inspect_checkpoint(FOLDERS / "t5").spec["heads"]["lm"]

@@ -22,7 +22,7 @@ T5 = FOLDER / "t5"
 
 
 class Golden:
-    """What transformers makes of each source alone."""
+    """Outputs of transformers, for each source alone."""
 
     def __init__(self, name: str) -> None:
         self._arrays = dict(np.load(FOLDER / name / "golden.npz"))
@@ -96,7 +96,7 @@ def outcome(result: Any) -> Any:
     ids=["greedy", "beams", "several"],
 )
 def test_alone_together_and_preempted(name: str, dtype: str, settings: dict[str, Any]) -> None:
-    """The same bits whatever else runs, and however often a request gives way."""
+    """Results have the same bits whatever else runs, and however often a request gives way."""
     if name == "t5" and "num_beams" not in settings:
         settings = {**settings, "max_new_tokens": 90}
     sampling = Sampling(**settings, logprobs=0)
@@ -143,7 +143,7 @@ def test_equal_sources_are_read_once() -> None:
 
 
 def test_targets_of_other_sources_share_nothing() -> None:
-    """What a decoder has computed of equal tokens depends on its source."""
+    """Keys and values of equal targets depend on their source."""
     with load(T5) as session:
         target = np.random.default_rng(1).integers(3, 98, 130)
         one = Sampling(max_new_tokens=2, logprobs=0)
