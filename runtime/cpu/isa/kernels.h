@@ -26,6 +26,8 @@ struct Kernels {
   void (*quantize_rows[2])(const QuantizeRows&);      // [dtype of x]
   void (*dequantize_rows[2])(const DequantizeRows&);  // [dtype of out]
   void (*rotate_row[2])(const RotateRow&);
+  /// Sum of exp(x[i] - largest) of `count` numbers, none of which is above `largest`.
+  double (*sum_of_exp)(const float* x, int64_t count, float largest);
   void (*attention[2])(const AttentionTile&);
   void (*pack_paged_queries[2])(const PagedTile&);  // [dtype of q], before attend_chunk
   void (*quantize_head[2])(const QuantizeHead&);    // [dtype of x]
