@@ -12,6 +12,7 @@ from packhorse_weights.checkpoint import embeds_by_files, model_folder
 from packhorse_weights.config import Config, language_part, optional_config
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.files import files_below, has_file, read_bytes
+from packhorse_weights.formats.ctranslate2_model import ctranslate2_settings, find_ctranslate2
 from packhorse_weights.formats.gguf.model import find_gguf, open_generation
 from packhorse_weights.generation_settings import older_fields, read_settings
 from packhorse_weights.hub.cache import find_model
@@ -110,6 +111,8 @@ def generation_config(path: Path) -> dict[str, Any] | None:
     itself; or what a GGUF file says in place of both. None if a folder says nothing."""
     if path.is_file():
         return open_generation(path)[0]
+    if (converted := find_ctranslate2(path)) is not None:
+        return ctranslate2_settings(converted)
     file = path / "generation_config.json"
     config = optional_config(path / "config.json").fields
     fields = optional_config(file).fields if has_file(file) else older_fields(config)
