@@ -131,8 +131,15 @@ def violations(root: Path) -> list[str]:
     return list(forbidden(graph)) or list(cycles(graph))
 
 
+def _upwards(rooms: dict[str, str]) -> dict[str, str]:
+    """Rooms with what they may import, to which all rooms named before each are added."""
+    names = list(rooms)
+    return {name: " ".join([rooms[name], *names[:number]]) for number, name in enumerate(names)}
+
+
 # Imports that the modules of a Python package may have besides their own package; "top" are the
-# modules that lie in no room. A room that is not named here counts to the one around it.
+# modules that lie in no room. A room that is not named here counts to the one around it; a module
+# may be a room of its own.
 # `packhorse` may import all of `packhorse_weights`, which knows nothing of it. The `__init__.py` of
 # both take from anywhere the names that users import.
 _MODELS = "top generation text text.generation text.tasks text.tokenization"  # what runs models
@@ -148,14 +155,20 @@ MAY_IMPORT = {
         "text.generation": "top _native generation text text.tokenization text.tool_calls",
         "text.tool_calls": "text.generation",
         "evaluation": "top generation text text.tasks",
-        "serve": "top text text.tasks serve.http serve.models serve.observability serve.protocols",
-        "serve.http": "serve serve.models serve.observability",
-        "serve.models": f"{_MODELS} serve serve.http serve.observability",
-        "serve.observability": "serve.models",
-        "serve.protocols": f"{_MODELS} serve serve.http serve.models serve.openapi",
-        "serve.openapi": "top serve serve.http serve.protocols",
+        **_upwards(
+            {
+                "serve.errors": "",
+                "serve.settings": "top",
+                "serve.observability": "",
+                "serve.models": _MODELS,
+                "serve.http": "",
+                "serve.openapi": "top",
+                "serve.protocols": _MODELS,
+                "serve": "",
+            }
+        ),
         "ray": "top text serve",
-        "cli": "top text text.tasks serve ray evaluation",
+        "cli": "top text text.tasks serve serve.settings ray evaluation",
     },
     "packhorse_weights": {
         "top": "adapters architectures formats hub quantization sentence_transformers tokenizers",

@@ -191,4 +191,7 @@ MODELS_WITH_HEADS: tuple[Case, ...] = (
         lengths=(17, 1, 40, 2),
         part="answers",
     ),
+    Case("megatron-bert", "megatron-bert", pooling="cls", lengths=(17, 1, 40, 2)),
+    classifier("megatron-bert-sequence", "megatron-bert", "sequence", _ODD),
+    masked_lm("megatron-bert-predictions", "megatron-bert"),
 )

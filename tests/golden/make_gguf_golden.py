@@ -119,7 +119,7 @@ def make_types() -> None:
     values = {}
     for kind in (
         Type.F32, Type.F16, Type.BF16, Type.Q8_0, Type.Q4_0, Type.Q4_1, Type.Q5_0, Type.Q5_1,
-        Type.Q4_K, Type.Q5_K, Type.Q6_K,
+        Type.Q4_K, Type.Q5_K, Type.Q6_K, Type.Q2_K, Type.Q3_K,
     ):  # fmt: skip
         elements, size = gguf.GGML_QUANT_SIZES[kind]
         blocks = rng.integers(0, 256, (3, 512 // elements, size), np.uint8)
@@ -132,8 +132,9 @@ def make_types() -> None:
                 blocks = plain.view(np.uint8).reshape(3, 512, 4)[..., 4 - width :]
         else:
             halves = rng.uniform(-2, 2, (*blocks.shape[:2], 2)).astype(np.float16).view(np.uint8)
-            at = size - 2 if kind == Type.Q6_K else 0
-            count = 2 if kind in (Type.Q8_0, Type.Q4_0, Type.Q5_0, Type.Q6_K) else 4
+            single = (Type.Q8_0, Type.Q4_0, Type.Q5_0, Type.Q6_K, Type.Q3_K)
+            count = 2 if kind in single else 4
+            at = size - count if kind in (Type.Q2_K, Type.Q3_K, Type.Q6_K) else 0
             blocks[..., at : at + count] = halves[..., :count]
         blocks = np.ascontiguousarray(blocks.reshape(3, -1))
         values[kind.name] = gguf.dequantize(blocks, kind)

@@ -134,6 +134,9 @@ def test_planted(tree: Path, file: str, line: str, message: str) -> None:
     assert len(said.splitlines()) == 1
 
 
+_SERVE = [f"pyruntime/packhorse/serve{room}" for room in ("", "/http", "/models")]
+
+
 def write_modules(root: Path, sources: dict[str, str]) -> None:
     for name, source in sources.items():
         path = root / name
@@ -149,6 +152,17 @@ def write_modules(root: Path, sources: dict[str, str]) -> None:
         ("pyruntime/packhorse/text/new.py", "from packhorse import serve", "packhorse.text"),
         ("pyruntime/packhorse/text/new.py", "def f():\n    import packhorse.cli", "packhorse.text"),
         ("pyruntime/packhorse/serve/http/new.py", "import packhorse.text", "packhorse.serve.http"),
+        ("pyruntime/packhorse/serve/http/new.py", "import packhorse.serve", "packhorse.serve.http"),
+        (
+            "pyruntime/packhorse/serve/models/new.py",
+            "from packhorse.serve import http",
+            "packhorse.serve.models",
+        ),
+        (
+            "pyruntime/packhorse/serve/observability/new.py",
+            "from packhorse.serve.models import queue",
+            "packhorse.serve.observability",
+        ),
         (
             "weights_tools/packhorse_weights/new.py",
             "from packhorse.names import Dtype",
@@ -162,7 +176,7 @@ def write_modules(root: Path, sources: dict[str, str]) -> None:
     ],
 )
 def test_planted_import(tmp_path: Path, file: str, line: str, message: str) -> None:
-    rooms = ("pyruntime/packhorse/serve", "weights_tools/packhorse_weights/hub")
+    rooms = (*_SERVE, "weights_tools/packhorse_weights/hub")
     write_modules(tmp_path, {f"{room}/__init__.py": "" for room in rooms} | {file: f"{line}\n"})
     code, said = check(tmp_path)
     assert code == 1

@@ -14,6 +14,7 @@ from packhorse.serve.http import field_names
 from packhorse.serve.http.endpoint import cohere_style, openai_style, tei_style
 from packhorse.serve.http.exchange import HTTP_CONNECTION, Receive, Scope, Send
 from packhorse.serve.http.routes import Route, Routes
+from packhorse.serve.http.service import Service
 from packhorse.serve.protocols import (
     admin,
     cohere_embed,
@@ -27,7 +28,6 @@ from packhorse.serve.protocols import (
     tei,
     tei_text,
 )
-from packhorse.serve.service import Service
 from packhorse.serve.settings import Settings
 
 LINES = (

@@ -22,11 +22,11 @@ import uvicorn
 from packhorse.serve.app import create_app
 from packhorse.serve.http.connection import Connection
 from packhorse.serve.http.connections import Connections
+from packhorse.serve.http.service import Service
 from packhorse.serve.http.sites import is_loopback
 from packhorse.serve.http.tls import TlsSocket, server_context
 from packhorse.serve.models.memory import share_arenas
 from packhorse.serve.observability.logs import log, to_stderr
-from packhorse.serve.service import Service
 from packhorse.serve.settings import Settings
 
 _SWITCH_S = 0.0005  # Python's 5 ms are longer than most requests take

@@ -4,8 +4,8 @@
 // runs, and only then waits for that and collects its tokens. So the device goes from step to step
 // without the host. The price is that what ends a sequence (a stop id, a cancellation, a deadline)
 // is seen when the next step has been launched: what that computes for the sequence is thrown away,
-// and no caller sees it. scheduler.h says which sequences take part, and why pages may change hands
-// meanwhile.
+// and no caller sees it. scheduler.h says which sequences take part, and sequence_pages.h why pages
+// may change hands meanwhile.
 //
 // The thread calls code of others: token masks and listeners. They may drop the session, which
 // nobody can wait for in this thread; the engine then ends after them, by itself.

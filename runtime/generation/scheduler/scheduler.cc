@@ -10,17 +10,6 @@ namespace {
 
 using State = Sequence::State;
 
-constexpr uint64_t kDraftedSalt = uint64_t{1} << 62;
-
-// The step's sequence has the last token of its text and the drafts, and gives as many tokens.
-void use_drafts(Speculation& speculation, SequenceSlice& step) {
-  const auto rows = static_cast<size_t>(1 + step.drafts);
-  speculation.input[0] = step.ids.back();
-  step.ids = std::span(speculation.input).first(rows);
-  step.chosen = speculation.chosen.data();
-  step.top = std::span(speculation.top).first(rows * speculation.num_top);
-}
-
 // True if what follows the sequence's next token cannot be computed before the host has the token.
 // `may_draft`: sequences that draft may do so in the next step.
 bool needs_host(const Sequence& sequence, bool may_draft) {
@@ -43,38 +32,24 @@ bool has_place(const Sequence& sequence) {
   return sequence.computed < std::ssize(sequence.pages) * kPageTokens;
 }
 
-// Stands for a token that the host does not know yet.
-constexpr int32_t kPendingId = 0;
-
 }  // namespace
 
 Scheduler::Scheduler(const RunnerLimits& limits, const GenerationOptions& options,
                      int64_t draft_context)
     : limits_(limits),
-      shares_prefixes_(options.prefix_cache),
-      draft_context_(draft_context),
-      pool_(limits.num_pages, options.prefix_cache) {
+      pages_(limits.num_pages, options.prefix_cache, draft_context),
+      drafts_(pages_, draft_context) {
   const auto sequences = static_cast<size_t>(limits.max_sequences);
   constexpr int64_t kReserved = 1 << 16;  // more requests than these grow the list
   jobs_.reserve(static_cast<size_t>(std::min(options.max_queue, kReserved)) + sequences);
   free_slots_.reserve(sequences);
   for (auto slot = static_cast<int32_t>(sequences); slot > 0;) free_slots_.push_back(--slot);
-  for (PlannedStep& plan : plans_) {
-    plan.copies.reserve(sequences);
-    plan.parts.reserve(sequences);
-    plan.sequences.reserve(sequences);
-    plan.epochs.reserve(sequences);
-  }
+  for (PlannedStep& plan : plans_) plan.reserve(sequences);
   unit_.reserve(sequences);
 }
 
 void Scheduler::add(std::unique_ptr<Job> job) {
-  // Sequences of one request alone share pages where there is no prefix cache.
-  const uint64_t adapter = job->adapter == nullptr ? 0 : job->adapter->salt;
-  const uint64_t shared = static_cast<uint64_t>(job->sampling.cache_salt) << 32 | adapter;
-  job->salt = shares_prefixes_ ? shared : next_salt_++;
-  // Pages in which a draft model's keys and values lie, too, are of another kind.
-  if (job->drafts_by_model) job->salt |= kDraftedSalt;
+  pages_.set_salt(*job);
   num_waiting_ += std::ranges::count(job->sequences, State::kWaiting, &Sequence::state);
   jobs_.push_back(std::move(job));
 }
@@ -87,38 +62,21 @@ Step Scheduler::plan() {
   do {
     next.copies.clear();
     next.parts.clear();
+    source_tokens_ = 0;
     budget_ = limits_.max_tokens;
     plan_decodes();
-    plan_drafts();
+    if (may_have_drafts_) budget_ -= drafts_.plan(next, budget_);
     const bool others_wait = limits_.max_chunk > 0 && any_waits_for_token();
     held_back_ = others_wait ? std::max(int64_t{0}, budget_ - limits_.max_chunk) : 0;
     budget_ -= held_back_;
     plan_prefills();
     plan_starts();
   } while (next.parts.empty() && num_in_flight_ == 0 && preempt_youngest());
-  next.num_tokens = limits_.max_tokens - held_back_ - budget_;
-  next.sequences.resize(next.parts.size());
-  next.epochs.resize(next.parts.size());
-  for (size_t i = 0; i < next.parts.size(); ++i) {
-    PlannedStep::Part& part = next.parts[i];
-    Sequence& sequence = *part.sequence;
-    SequenceSlice& step = next.sequences[i];
-    part.epoch = sequence.epoch;
-    const bool known = std::exchange(next.epochs[i], part.epoch) == part.epoch;
-    if (known && sequence.plain && step.sample) {
-      build_next(sequence, step);
-    } else {
-      build(part, step);
-    }
-    part.samples = step.sample;
-    if (step.sample) sequence.restart = part.drafts > 0;  // several tokens may come
-    if (part.drafts > 0) sequence.speculation->in_flight = true;
-    sequence.computed += part.count - part.drafts;
-    sequence.pending += step.sample ? 1 : 0;
-    ++sequence.job->in_flight;
-  }
+  next.num_tokens = 0;
+  for (const PlannedStep::Part& part : next.parts) next.num_tokens += part.count;
+  next.launch();
   if (!next.parts.empty()) ++num_in_flight_;
-  return {next.copies, next.sequences, next.num_tokens};
+  return {next.copies, next.sequences, next.num_tokens, next.sources};
 }
 
 bool Scheduler::any_waits_for_token() const {
@@ -130,7 +88,7 @@ bool Scheduler::any_waits_for_token() const {
 void Scheduler::plan_decodes() {
   const bool may_draft = num_running_ < kMostDraftedRows;
   bool computes_prompts = false;
-  bool drafts = false;
+  bool may_have_drafts = false;
   unit_.clear();
   for (size_t i = 0; i < num_started_; ++i) {
     Job& job = *jobs_[i];
@@ -142,7 +100,7 @@ void Scheduler::plan_decodes() {
         plan_tokens(sequence, 1);
         continue;
       }
-      drafts |= sequence.speculation != nullptr;
+      may_have_drafts |= sequence.speculation != nullptr;
       if (job.search) {  // beams go on together
         unit_.push_back(&sequence);
       } else if (Sequence* const alone = &sequence; extend({&alone, 1})) {
@@ -156,7 +114,7 @@ void Scheduler::plan_decodes() {
     unit_.clear();
   }
   computes_prompts_ = computes_prompts;
-  drafts_ = drafts;
+  may_have_drafts_ = may_have_drafts;
 }
 
 void Scheduler::plan_prefills() {
@@ -175,9 +133,12 @@ void Scheduler::plan_starts() {
   for (size_t i = 0; i < jobs_.size(); ++i) {
     for (Sequence& sequence : jobs_[i]->sequences) {
       if (sequence.state != State::kWaiting || is_held(sequence)) continue;
+      const bool reading = jobs_[i]->reads_source;
       if (budget_ == 0 || !start(sequence)) return;
       num_started_ = std::max(num_started_, i + 1);
+      const uint64_t read = jobs_[i]->reads_source ? jobs_[i]->source_epoch : 0;
       plan_tokens(sequence, std::min(sequence.remaining(), budget_));
+      if (!reading) next_->parts.back().reads_source = read;
     }
   }
 }
@@ -187,68 +148,126 @@ void Scheduler::plan_tokens(Sequence& sequence, int64_t count) {
   budget_ -= count;
 }
 
-void Scheduler::build(const PlannedStep::Part& part, SequenceSlice& step) const {
-  Sequence& sequence = *part.sequence;
-  Job& job = *sequence.job;
-  const auto position = static_cast<size_t>(sequence.computed);
-  const auto count = static_cast<size_t>(part.count - part.drafts);
-  const std::span<const int32_t> tokens = sequence.tokens;
-  const int64_t size = sequence.size() + sequence.pending;
-  // Pointers of the step that was here before go, and all else that is read is set: clearing the
-  // whole first would take longer than that.
-  step.sampler.sampling = nullptr;
-  step.sampler.history = {};
-  step.sampler.mask = {};
-  step.chosen = nullptr;
-  step.top = {};
-  step.targets = {};
-  step.target_logprobs = {};
-  step.target_top = {};
-  step.pending = sequence.pending > 0;
-  step.drafts = part.drafts;
-  // A pending token is the only one of its sequence.
-  step.ids = step.pending ? std::span(&kPendingId, 1) : tokens.subspan(position, count);
-  step.position = sequence.computed;
-  step.adapter = job.adapter_slot();
-  step.sample = step.kv_len() == size && job.wants_new_tokens();
-  if (step.sample) {
-    step.sampler = {.sampling = &job.sampling,
-                    .rules = job.rules ? &*job.rules : nullptr,
-                    .seed = job.seed,
-                    .stream = sequence.index,
-                    .num_new_tokens = size - job.prompt_tokens,
-                    .history = tokens,
-                    .prompt_tokens = job.prompt_tokens,
-                    .slot = sequence.slot,
-                    .restart = sequence.restart,
-                    .mask = {}};
-    if (sequence.masked) step.sampler.mask = sequence.mask_words;
-    step.chosen = &sequence.chosen;
-    step.top = sequence.top;
-    if (step.drafts > 0) use_drafts(*sequence.speculation, step);
+bool Scheduler::extend(std::span<Sequence* const> unit) {
+  const auto runs = [](const Sequence* sequence) { return sequence->state == State::kRunning; };
+  while (!pages_.extend(unit, next_->copies)) {
+    preempt_youngest();
+    if (!std::ranges::all_of(unit, runs)) return false;
   }
-  step.pages = std::span(sequence.pages).first(static_cast<size_t>(pages_of(step.kv_len())));
-  if (sequence.index > 0 || !job.must_score()) return;
-  // A step in flight may have what is left of them.
-  if (sequence.computed >= job.prompt_tokens - 1) return;
-  const auto rows = static_cast<size_t>(job.prompt_tokens - 1) - position;
-  const auto num_top = static_cast<size_t>(*job.sampling.prompt_logprobs);
-  step.targets = tokens.subspan(position + 1, std::min(count, rows));
-  step.target_logprobs =
-      std::span(job.prompt_logprobs.logprobs).subspan(position, step.targets.size());
-  step.target_top =
-      std::span(job.prompt_logprobs.top).subspan(position * num_top, step.targets.size() * num_top);
+  return true;
 }
 
-void Scheduler::build_next(const Sequence& sequence, SequenceSlice& step) {
-  const std::span<const int32_t> tokens = sequence.tokens;
-  step.pending = sequence.pending > 0;
-  step.position = sequence.computed;
-  step.ids = step.pending ? std::span(&kPendingId, 1) : tokens.last(1);
-  step.pages = std::span(sequence.pages).first(static_cast<size_t>(pages_of(step.kv_len())));
-  step.sampler.history = tokens;
-  step.sampler.num_new_tokens = sequence.size() + sequence.pending - sequence.job->prompt_tokens;
-  step.sampler.restart = sequence.restart;
+// Sequences of one request begin when the first of them has computed the prompt, so that they find
+// its pages.
+bool Scheduler::is_held(const Sequence& sequence) const {
+  const Job& job = *sequence.job;
+  if (is_being_read(job)) return true;
+  if (sequence.index == 0 || job.prompt_tokens < kPageTokens) return false;
+  const Sequence& first = job.sequences[0];
+  return first.state == State::kWaiting ||
+         (first.state == State::kRunning && first.committed < job.prompt_tokens);
+}
+
+bool Scheduler::is_being_read(const Job& job) const {
+  if (job.source.empty() || job.source_epoch != 0 || !pages_.shares_prefixes()) return false;
+  return std::ranges::any_of(std::span(jobs_).first(num_started_), [&](const auto& other) {
+    return other->reads_source && other->source == job.source &&
+           other->sampling.cache_salt == job.sampling.cache_salt;
+  });
+}
+
+bool Scheduler::start_source(Job& job, int64_t spare) {
+  if (job.source.empty() || job.source_epoch != 0) return true;
+  if (!pages_.start_source(job, spare)) return false;
+  const auto tokens = std::ssize(job.source);
+  // A source is read whole. The first of a step may have more tokens than the budget has left, since
+  // the encoder has room of its own for them.
+  const bool fits = source_tokens_ == 0 || tokens < budget_;
+  if (!job.source_published && (!fits || source_tokens_ + tokens > limits_.max_tokens)) {
+    pages_.release_source(job);
+    return false;
+  }
+  job.source_epoch = ++last_epoch_;
+  job.reads_source = !job.source_published;
+  return true;
+}
+
+void Scheduler::give_back_source(Job& job) {
+  pages_.release_source(job);
+  job.source_epoch = 0;
+  job.reads_source = false;
+}
+
+bool Scheduler::start(Sequence& sequence) {
+  Job& job = *sequence.job;
+  const bool takes_slot = sequence.slot < 0;
+  // Beams take their slots together: they run together.
+  const size_t slots = !takes_slot ? 0 : job.search ? job.sequences.size() : 1;
+  // Each sequence that runs will soon need a page more; beams of one request do not wait for it.
+  const int64_t spare = job.search && sequence.index > 0 ? 0 : num_running_;
+  if (free_slots_.size() < slots || !start_source(job, spare)) return false;
+  if (!pages_.start(sequence, spare)) {
+    if (job.num_running == 0) give_back_source(job);
+    return false;
+  }
+  stats_.prefix_hit_tokens += sequence.computed;
+  if (job.num_running == 0) {
+    const auto tokens = std::ssize(job.source);
+    (job.reads_source ? stats_.computed_tokens : stats_.prefix_hit_tokens) += tokens;
+    if (job.reads_source) {
+      source_tokens_ += tokens;
+      budget_ = std::max<int64_t>(1, budget_ - tokens);
+    }
+  }
+  if (sequence.index == 0 && !job.started) {
+    job.request->set_cached_prompt_tokens(std::min(sequence.computed, job.prompt_tokens));
+  }
+  for (Sequence& other : job.sequences) {
+    if (!takes_slot || (!job.search && &other != &sequence)) continue;
+    other.slot = free_slots_.back();
+    free_slots_.pop_back();
+  }
+  sequence.state = State::kRunning;
+  sequence.epoch = ++last_epoch_;
+  sequence.restart = true;
+  sequence.offered = false;
+  --num_waiting_;
+  ++num_running_;
+  ++job.num_running;
+  job.started = true;
+  return true;
+}
+
+bool Scheduler::preempt_youngest() {
+  for (size_t i = num_started_; i > 0; --i) {
+    Job& job = *jobs_[i - 1];
+    const auto runs = [](const Sequence& sequence) { return sequence.state == State::kRunning; };
+    const auto last = std::find_if(job.sequences.rbegin(), job.sequences.rend(), runs);
+    if (last == job.sequences.rend()) continue;
+    ++stats_.preemptions;
+    // Beams go on together, so that none keeps pages while another waits.
+    for (Sequence& sequence : job.sequences) {
+      if (!job.search && &sequence != &*last) continue;
+      give_back(sequence);
+      if (sequence.state != State::kRunning) continue;
+      sequence.state = State::kWaiting;
+      ++num_waiting_;
+    }
+    return true;
+  }
+  return false;
+}
+
+void Scheduler::give_back(Sequence& sequence) {
+  const bool ran = sequence.state == State::kRunning;
+  if (ran) --num_running_;
+  if (sequence.slot >= 0) free_slots_.push_back(sequence.slot);
+  sequence.slot = -1;
+  pages_.release(sequence);
+  if (ran && --sequence.job->num_running == 0) give_back_source(*sequence.job);
+  sequence.pending = 0;
+  sequence.epoch = ++last_epoch_;
+  if (sequence.speculation != nullptr) sequence.speculation->in_flight = false;
 }
 
 const PlannedStep& Scheduler::commit() {
@@ -259,13 +278,17 @@ const PlannedStep& Scheduler::commit() {
     Sequence& sequence = *part.sequence;
     Job& job = *sequence.job;
     --job.in_flight;
+    if (part.reads_source != 0 && part.reads_source == job.source_epoch) {
+      job.reads_source = false;
+      pages_.publish_source(job);
+    }
     if (!part.live()) continue;
     sequence.committed += part.count - part.drafts;
     if (part.samples) {
       --sequence.pending;
       ++stats_.new_tokens;
     }
-    if ((sequence.published + 1) * kPageTokens <= sequence.committed) publish(sequence);
+    if ((sequence.published + 1) * kPageTokens <= sequence.committed) pages_.publish(sequence);
     if (sequence.plain) continue;
     stats_.drafted_tokens += part.drafts;
     if (part.drafts > 0) sequence.speculation->in_flight = false;
@@ -299,6 +322,12 @@ void Scheduler::commit(const PlannedStep& plan) {
   for (const PlannedStep::Part& part : plan.parts) --part.sequence->job->in_flight;
 }
 
+void Scheduler::accept(Sequence& sequence) {
+  ++stats_.new_tokens;
+  ++stats_.accepted_tokens;
+  drafts_.accept(sequence);
+}
+
 void Scheduler::finish(Sequence& sequence) {
   if (sequence.state == State::kFinished) return;
   give_back(sequence);
@@ -308,6 +337,42 @@ void Scheduler::finish(Sequence& sequence) {
   ++num_finished_;
   ++stats_.finished_requests;
   sequence.job->adapter.reset();
+}
+
+void Scheduler::fork(Job& job) {
+  const std::span<const NextBeam> next = job.search->next();
+  // First of all, since a mask may throw when it is forked: nothing has changed hands then.
+  for (size_t i = 0; i < next.size(); ++i) {
+    const TokenMask* const mask = job.sequences[static_cast<size_t>(next[i].parent)].mask.get();
+    job.spare[i].mask = mask == nullptr ? nullptr : mask->fork();
+  }
+  for (size_t i = 0; i < next.size(); ++i) {
+    const Sequence& from = job.sequences[static_cast<size_t>(next[i].parent)];
+    Sequence& to = job.spare[i];
+    to.index = i;
+    to.tokens.assign(from.tokens.begin(), from.tokens.end());
+    to.tokens.push_back(next[i].token.id);
+    to.logprobs.assign(from.logprobs.begin(), from.logprobs.end());
+    to.logprobs.push_back(next[i].token.logprob);
+    pages_.share(from, to);
+    to.state = State::kRunning;
+    to.restart = true;
+    to.offered = false;
+    to.dropped = from.dropped;
+    to.slot = job.sequences[i].slot;
+  }
+  num_running_ += static_cast<int64_t>(next.size());
+  job.num_running += static_cast<int64_t>(next.size());
+  for (size_t i = 0; i < job.sequences.size(); ++i) {
+    const int32_t slot = std::exchange(job.sequences[i].slot, -1);
+    give_back(job.sequences[i]);
+    if (i < next.size()) continue;
+    // Fewer beams than asked for, because the vocabulary is that small.
+    job.spare[i].index = i;
+    job.spare[i].state = State::kNotStarted;
+    job.spare[i].slot = slot;
+  }
+  std::swap(job.sequences, job.spare);
 }
 
 void Scheduler::remove_finished() {
@@ -325,10 +390,11 @@ GenerationStats Scheduler::stats() const {
   GenerationStats stats = stats_;
   stats.running = num_running_;
   stats.queued = num_waiting_;
-  stats.pages = pool_.size();
-  stats.pages_used = pool_.num_used();
-  stats.pages_cached = pool_.num_cached();
-  stats.pages_free = pool_.num_free();
+  const PagePool& pool = pages_.pool();
+  stats.pages = pool.size();
+  stats.pages_used = pool.num_used();
+  stats.pages_cached = pool.num_cached();
+  stats.pages_free = pool.num_free();
   return stats;
 }
 
@@ -342,8 +408,9 @@ void Scheduler::check() const {
     running += std::ranges::count(job->sequences, State::kRunning, &Sequence::state);
     finished += job->finished() ? 1 : 0;
     for (const Sequence& sequence : job->sequences) tables.emplace_back(sequence.pages);
+    tables.emplace_back(job->source_pages);
   }
-  pool_.check(tables);
+  pages_.pool().check(tables);
   const auto check_count = [](const char* what, int64_t found, int64_t counted) {
     if (found != counted) throw RuntimeError(concat(found, " ", what, ", counted as ", counted));
   };

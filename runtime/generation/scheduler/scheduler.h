@@ -1,4 +1,4 @@
-// Which tokens the next step has, and who holds which pages.
+// Decides which tokens the next step has, and who gives way where pages are missing.
 //
 // Requests are served in the order of their arrival. A step takes, within its budget of tokens,
 //   1. a token of each sequence that waits for nothing else but its next token, and drafts of what
@@ -18,19 +18,6 @@
 // Such sequences sit out the new step, and the others do not wait for them. What a step computes
 // for a sequence that has ended or was preempted since it was planned is thrown away when the step
 // is collected: the sequence's epoch tells.
-//
-// Pages may change hands meanwhile, because steps run in the order of their launches. A step in
-// flight writes no pages but those that its sequences held alone when it was planned (Step says
-// so).
-//   - Given back and taken by another sequence: that sequence's step runs later, and writes each
-//     token of the page before it reads it.
-//   - Published: only what collected steps have written, so that nobody finds a page of a step that
-//     may still fail or whose result may be thrown away. Where the page of another sequence is
-//     taken in place of an own one, a step in flight still reads the own one, which a later step
-//     may only then overwrite. A page that is full is written by no step again.
-//   - Evicted: a page that nobody holds is read by steps that were planned before, at most.
-//   - Copied: a copy is part of the step that needs it, and runs between the steps before and
-//     after.
 #pragma once
 
 #include <array>
@@ -41,28 +28,12 @@
 #include <vector>
 
 #include "generation/engine/job.h"
-#include "generation/kv_cache/page_pool.h"
 #include "generation/runner/step_runner.h"
+#include "generation/scheduler/draft_planner.h"
+#include "generation/scheduler/planned_step.h"
+#include "generation/scheduler/sequence_pages.h"
 
 namespace packhorse {
-
-/// A step, and the sequences that it is for.
-struct PlannedStep {
-  struct Part {
-    Sequence* sequence = nullptr;
-    uint64_t epoch = 0;
-    int64_t count = 0;     // tokens
-    int64_t drafts = 0;    // drafts among them: the last ones
-    bool samples = false;  // SequenceSlice::sample
-    /// False: it has given back its pages since, so that the step's results are not used.
-    bool live() const { return sequence->epoch == epoch; }
-  };
-  std::vector<PageCopy> copies;
-  std::vector<Part> parts;
-  std::vector<SequenceSlice> sequences;  // in the order of `parts`
-  std::vector<uint64_t> epochs;          // Sequence::epoch of each when it was built
-  int64_t num_tokens = 0;
-};
 
 class Scheduler {
  public:
@@ -89,11 +60,11 @@ class Scheduler {
   const PlannedStep& drop_newest();
   const PlannedStep& drop_oldest();
 
-  /// The next draft of a sequence, whose step was committed, is the token that was chosen: it is
-  /// cached, too.
+  /// DraftPlanner::accept and DraftPlanner::complete.
   void accept(Sequence& sequence);
-  /// All drafts of a step that were accepted have been: the rest of them is forgotten.
-  void complete_drafts(Sequence& sequence, int64_t drafted, int64_t accepted);
+  void complete_drafts(Sequence& sequence, int64_t drafted, int64_t accepted) {
+    drafts_.complete(sequence, drafted, accepted);
+  }
 
   /// The sequence needs no more steps. Gives back what it holds.
   void finish(Sequence& sequence);
@@ -111,42 +82,36 @@ class Scheduler {
   /// True if a running sequence waits for its next token, be it that it sits out this step.
   bool any_waits_for_token() const;
   void plan_decodes();
-  void plan_drafts();
-  int64_t draft(Sequence& sequence, int64_t most);
   void plan_prefills();
   void plan_starts();
   void plan_tokens(Sequence& sequence, int64_t count);
-  void build(const PlannedStep::Part& part, SequenceSlice& step) const;
-  /// Updates `step`, which was built before for this plain sequence, to the sequence's next token.
-  static void build_next(const Sequence& sequence, SequenceSlice& step);
   PlannedStep& in_flight(size_t number) { return plans_[(oldest_ + number) % plans_.size()]; }
   /// The oldest step in flight is in flight no more, but its jobs do not know it yet.
   PlannedStep& take_oldest();
   static void commit(const PlannedStep& plan);
-  /// Takes the page that the next token of each of them goes to. False: one was preempted.
+  /// SequencePages::extend, for which the youngest are preempted. False: one of `unit` was.
   bool extend(std::span<Sequence* const> unit);
-  int64_t pages_to_extend(std::span<Sequence* const> unit) const;
   bool is_held(const Sequence& sequence) const;
+  /// True if a step in flight reads the source of a request that has not begun: it then finds it.
+  bool is_being_read(const Job& job) const;
   bool start(Sequence& sequence);
-  bool take_prompt_pages(Sequence& sequence);
+  /// Gives a request its source, which the step that is being planned reads where nobody has.
+  bool start_source(Job& job, int64_t spare);
+  void give_back_source(Job& job);
   /// Preempts the youngest that runs. False: none runs.
   bool preempt_youngest();
   void give_back(Sequence& sequence);
-  void publish(Sequence& sequence);
-  int64_t publishable(const Sequence& sequence) const;
 
   const RunnerLimits limits_;
-  const bool shares_prefixes_;
-  const int64_t draft_context_;  // positions of the draft model; where there is none, the model's
-  PagePool pool_;
+  SequencePages pages_;
+  DraftPlanner drafts_;
   std::vector<std::unique_ptr<Job>> jobs_;
   size_t num_started_ = 0;  // jobs that are or were running: the first ones
   int64_t num_running_ = 0;
   int64_t num_waiting_ = 0;        // sequences
   bool computes_prompts_ = false;  // a sequence that runs has more than its last token to compute
-  bool drafts_ = false;            // a part of the step that is being planned may have drafts
+  bool may_have_drafts_ = false;   // a part of the step that is being planned may have drafts
   int64_t num_finished_ = 0;       // jobs that have not been removed
-  uint64_t next_salt_ = 1;
   uint64_t last_epoch_ = 0;
   std::vector<int32_t> free_slots_;
 
@@ -155,6 +120,7 @@ class Scheduler {
   size_t num_in_flight_ = 0;
   PlannedStep* next_ = plans_.data();  // what is being planned
   int64_t budget_ = 0;                 // tokens that the step may still have
+  int64_t source_tokens_ = 0;          // tokens of sources that it reads
   int64_t held_back_ = 0;  // and those that it may not, because others would wait too long
   std::vector<Sequence*> unit_;
   GenerationStats stats_;

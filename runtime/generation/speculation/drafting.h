@@ -7,7 +7,7 @@
 
 #include "generation/engine/job.h"
 #include "generation/runner/step_runner.h"
-#include "generation/scheduler/scheduler.h"
+#include "generation/scheduler/planned_step.h"
 
 namespace packhorse {
 

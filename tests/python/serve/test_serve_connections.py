@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 from checkpoints import GOLDEN
 from packhorse.serve import Settings
+from packhorse.serve.errors import ClientGoneError
 from packhorse.serve.http.connection import Connection
 from packhorse.serve.http.connections import default_most
-from packhorse.serve.http.errors import ClientGoneError
 from packhorse.serve.models.generating import Running
 from serve_room import (
     PACKAGES,
@@ -403,8 +403,8 @@ def test_idle_clients_of_tls_do_not_delay_the_end(model: str, certificate: dict[
 def test_nobody_is_taken_before_models_are_loaded(
     model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from packhorse.serve.http.service import Service
     from packhorse.serve.server import Server
-    from packhorse.serve.service import Service
 
     found: list[str] = []
     start = Service.start

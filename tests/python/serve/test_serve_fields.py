@@ -15,8 +15,7 @@ for package in (*PACKAGES, "llguidance"):
     pytest.importorskip(package)
 
 from packhorse.serve.http.checks import ANY_VALUE  # noqa: E402
-from packhorse.serve.openapi import document  # noqa: E402
-from packhorse.serve.protocols import effectless  # noqa: E402
+from packhorse.serve.openapi import document, effectless  # noqa: E402
 
 TEXTS = ["the cat sat on the mat", "a dog"]
 SCHEMA = {

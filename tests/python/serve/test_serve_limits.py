@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 from hostile_requests import make_hostile_models
+from packhorse.serve.errors import ServeError
 from packhorse.serve.http.body import read_long_json
-from packhorse.serve.http.errors import ServeError
 from packhorse.serve.http.json_parts import json_parts, to_json
-from packhorse.serve.http.weight import MUCH
+from packhorse.serve.models.weight import MUCH
 from serve_room import PACKAGES, Client, serving, settings_for
 
 for package in PACKAGES:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from packhorse import Session
-from packhorse.serve.http.errors import ServeError
+from packhorse.serve.errors import ServeError
 from packhorse.serve.models.queue import TokenQueue
 from packhorse.serve.models.queued_request import QueuedRequest
 from packhorse.serve.models.throughput import ThroughputEstimator

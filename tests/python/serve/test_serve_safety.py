@@ -13,7 +13,7 @@ from adapted_model import adapted_texts
 from checkpoints import GOLDEN
 from command_line import Cli, failed
 from packhorse.serve import Settings
-from packhorse.serve.http.errors import ServeError
+from packhorse.serve.errors import ServeError
 from packhorse.serve.http.sites import Sites
 from packhorse.serve.observability.metrics import Metrics
 from serve_room import PACKAGES, serving, settings_for
@@ -79,7 +79,7 @@ def test_blank_files_of_keys_start_no_server(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_blank_keys_of_settings_that_were_made_by_hand_start_none_either() -> None:
-    from packhorse.serve.service import Service
+    from packhorse.serve.http.service import Service
 
     with pytest.raises(ValueError, match="^api_key "):
         Service(Settings(api_key=("",)))

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from packhorse.serve.http.errors import ClientGoneError, ServeError
+from packhorse.serve.errors import ClientGoneError, ServeError
 from packhorse.serve.models.threads import Threads
 from packhorse.text.giving_up import GaveUpError, checkpoint
 

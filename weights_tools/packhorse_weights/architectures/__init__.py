@@ -24,6 +24,7 @@ from packhorse_weights.architectures import (
     m2m_100,
     marian,
     mbart,
+    megatron_bert,
     modernbert,
     mpnet,
     nomic_bert,
@@ -45,6 +46,7 @@ from packhorse_weights.errors import CheckpointError
 FAMILIES: tuple[Architecture, ...] = (
     jina_bert.ARCHITECTURE,
     bert.ARCHITECTURE,
+    megatron_bert.ARCHITECTURE,
     roberta.ARCHITECTURE,
     distilbert.ARCHITECTURE,
     electra.ARCHITECTURE,

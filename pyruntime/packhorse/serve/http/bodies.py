@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from packhorse.serve.http.errors import ServeError
+from packhorse.serve.errors import ServeError
 from packhorse.serve.observability.metrics import Metrics
 
 

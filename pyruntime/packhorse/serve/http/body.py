@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from packhorse.serve.http.errors import ServeError
+from packhorse.serve.errors import ServeError
 
 SMALL_BODY = 65_536  # bytes that take the event loop a few milliseconds, whatever stands in them
 _CONTAINER = 4  # values that a list or an object counts for: it takes as long as so many numbers

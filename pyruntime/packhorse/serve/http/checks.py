@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal, NoReturn, TypeVar
 
-from packhorse.serve.http.errors import ServeError
+from packhorse.serve.errors import ServeError
 
 Found = TypeVar("Found")
 

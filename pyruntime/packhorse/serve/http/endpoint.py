@@ -9,7 +9,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from packhorse.serve.http.errors import ClientGoneError, ServeError
+from packhorse.serve.errors import ClientGoneError, ServeError
 from packhorse.serve.http.exchange import (
     SURPLUS,
     Exchange,
@@ -20,9 +20,9 @@ from packhorse.serve.http.exchange import (
 )
 from packhorse.serve.http.field_names import FieldNames, in_fields
 from packhorse.serve.http.json_parts import to_json
+from packhorse.serve.http.service import Service
 from packhorse.serve.observability.logs import LOGGER, log
 from packhorse.serve.observability.tracing import TracedRequest
-from packhorse.serve.service import Service
 
 _GONE = 499  # the client, as servers write it in their logs
 

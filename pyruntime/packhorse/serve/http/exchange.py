@@ -11,13 +11,13 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import parse_qsl
 
+from packhorse.serve.errors import ClientGoneError, ServeError
 from packhorse.serve.http.body import SMALL_BODY, read_json, read_long_json
-from packhorse.serve.http.errors import ClientGoneError, ServeError
 from packhorse.serve.http.json_parts import json_parts, to_json
-from packhorse.serve.http.weight import MUCH, weight
+from packhorse.serve.http.service import Service
 from packhorse.serve.models.model import AnyTask, Outcome, ServedModel
 from packhorse.serve.models.queued_request import QueuedRequest, Waiting
-from packhorse.serve.service import Service
+from packhorse.serve.models.weight import MUCH, weight
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from packhorse.serve.http.weight import MUCH, weight
+from packhorse.serve.models.weight import MUCH, weight
 
 
 def to_json(content: Any) -> bytes:

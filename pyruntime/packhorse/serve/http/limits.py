@@ -5,8 +5,8 @@ Far above what anybody needs, and so small that no other request has to wait for
 
 from __future__ import annotations
 
+from packhorse.serve.errors import ServeError
 from packhorse.serve.http.checks import Fields
-from packhorse.serve.http.errors import ServeError
 
 # Most items of lists and objects, and characters of texts, by which a text is generated.
 _MOST = {

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
+from packhorse.serve.errors import ServeError
 from packhorse.serve.http.endpoint import (
     Endpoint,
     Handler,
@@ -14,10 +15,9 @@ from packhorse.serve.http.endpoint import (
     openai_style,
     tei_style,
 )
-from packhorse.serve.http.errors import ServeError
 from packhorse.serve.http.exchange import Exchange, Receive, Reply, Scope, Send
 from packhorse.serve.http.field_names import FieldNames
-from packhorse.serve.service import Service
+from packhorse.serve.http.service import Service
 
 
 class Route(NamedTuple):

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from packhorse.generation.results import Generation
 from packhorse.generation.session import GenerationSession
-from packhorse.serve.http.errors import ClientGoneError, ServeError
+from packhorse.serve.errors import ClientGoneError, ServeError
 from packhorse.text import TextModel
 from packhorse.text.generation.calls import TextGeneration
 from packhorse.text.generation.generator import TextRequest

@@ -14,13 +14,13 @@ import numpy as np
 from packhorse.heads import classifier_of, methods_for
 from packhorse.names import OutputName
 from packhorse.packing import pack
-from packhorse.serve.http.errors import ServeError
-from packhorse.serve.http.weight import MUCH, weight
+from packhorse.serve.errors import ServeError
 from packhorse.serve.models.generating import Engine
 from packhorse.serve.models.queue import TokenQueue
 from packhorse.serve.models.queued_request import QueuedRequest
 from packhorse.serve.models.throughput import ThroughputEstimator
 from packhorse.serve.models.tokenizing import TokenizerPool, TokenizingTask, run_tasks
+from packhorse.serve.models.weight import MUCH, weight
 from packhorse.serve.models.worker import Worker
 from packhorse.serve.observability.metrics import Metrics
 from packhorse.serve.settings import ModelSettings, Settings

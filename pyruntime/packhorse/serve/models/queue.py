@@ -14,7 +14,7 @@ import time
 from collections import deque
 from typing import NamedTuple
 
-from packhorse.serve.http.errors import ServeError
+from packhorse.serve.errors import ServeError
 from packhorse.serve.models.queued_request import QueuedRequest
 from packhorse.serve.models.throughput import ThroughputEstimator
 from packhorse.text.parts import Part, PartRunner, sum_sizes

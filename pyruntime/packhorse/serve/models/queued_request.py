@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from packhorse.result import RunResult
-from packhorse.serve.http.errors import ClientGoneError, ServeError
+from packhorse.serve.errors import ClientGoneError, ServeError
 from packhorse.text.parts import Part
 
 _LOOK_S = 0.1  # seconds between two looks at deadlines: an answer may be so much later

@@ -8,7 +8,7 @@ import time
 from dataclasses import replace
 from typing import NamedTuple
 
-from packhorse.serve.http.errors import ServeError
+from packhorse.serve.errors import ServeError
 from packhorse.serve.models.loading import load_model
 from packhorse.serve.models.model import Adapter, ServedModel
 from packhorse.serve.models.tokenizing import TokenizerPool

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from packhorse.serve.http.errors import ServeError
+from packhorse.serve.errors import ServeError
 from packhorse.serve.models.queued_request import Waiting, finish_soon
 from packhorse.serve.models.tokenizing import as_served
 from packhorse.text.giving_up import giving_up

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from packhorse.serve.http.errors import ServeError
+from packhorse.serve.errors import ServeError
 from packhorse.serve.models.queued_request import QueuedRequest, finish_soon
 from packhorse.text.giving_up import GaveUpError, giving_up
 from packhorse.text.parts import Request

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from packhorse.serve.http.errors import ServeError
+from packhorse.serve.errors import ServeError
 from packhorse.serve.models.queue import Chosen, TokenQueue
 from packhorse.serve.models.queued_request import QueuedRequest, finish_soon
 from packhorse.serve.observability.logs import log

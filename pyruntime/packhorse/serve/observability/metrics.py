@@ -16,7 +16,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from packhorse.serve.models.queued_request import QueuedRequest
+from packhorse.serve.observability.timings import Timings
 
 _SECONDS = [0.00001 * 1.5**power for power in range(1, 36, 2)]
 _POWERS = [float(2**power) for power in range(21)]
@@ -118,7 +118,7 @@ class Metrics:
         self._count["te_request_count"].add(1, method)
 
     def succeed(
-        self, method: str, kind: str | None, texts: int, seconds: float, work: QueuedRequest
+        self, method: str, kind: str | None, texts: int, seconds: float, work: Timings
     ) -> None:
         """Counts an answered request. kind: "embed" or "predict", of so many texts; None:
         neither."""

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from packhorse.serve.models.queued_request import QueuedRequest
+from packhorse.serve.observability.timings import Timings
 
 
 class TracedRequest(NamedTuple):
@@ -46,7 +46,7 @@ class Tracer:
         self.provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=url)))
         self._tracer: Any = self.provider.get_tracer("packhorse.serve")
 
-    def request(self, request: TracedRequest, work: QueuedRequest | None) -> None:
+    def request(self, request: TracedRequest, work: Timings | None) -> None:
         """A request has been answered. work: what models did for it, if they did."""
         from opentelemetry.trace import SpanKind
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -77,7 +77,7 @@ class Tracer:
             self._parts(span, work, at)
         span.end(end_time=time.time_ns())
 
-    def _parts(self, span: Any, work: QueuedRequest, at: Any) -> None:
+    def _parts(self, span: Any, work: Timings, at: Any) -> None:
         from opentelemetry.trace import set_span_in_context
 
         context = set_span_in_context(span)

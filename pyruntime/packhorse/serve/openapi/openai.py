@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from packhorse.serve.openapi.effectless import COMPLETION, EMBEDDING, GENERATION
 from packhorse.serve.openapi.parts import (
     COUNT,
     FLAG,
@@ -24,7 +25,6 @@ from packhorse.serve.openapi.parts import (
     request,
     thing,
 )
-from packhorse.serve.protocols.effectless import COMPLETION, EMBEDDING, GENERATION
 
 _JSON_SCHEMA = one_of({"type": "object"}, TEXT)
 _SAMPLING: dict[str, Schema] = {

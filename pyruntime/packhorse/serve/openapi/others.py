@@ -8,6 +8,7 @@ from typing import Any
 
 from packhorse.load_options import TextLoadOptions
 from packhorse.option_fields import choices_of, hints_of, kinds_of, said
+from packhorse.serve.openapi.effectless import EMBEDDING, OF_TEXTS, RANKING
 from packhorse.serve.openapi.parts import (
     COUNT,
     FLAG,
@@ -28,7 +29,6 @@ from packhorse.serve.openapi.parts import (
     request,
     thing,
 )
-from packhorse.serve.protocols.effectless import EMBEDDING, OF_TEXTS, RANKING
 from packhorse.serve.settings import LOADING
 
 

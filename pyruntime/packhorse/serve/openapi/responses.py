@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from packhorse.serve.openapi.effectless import RESPONSES
 from packhorse.serve.openapi.parts import (
     COUNT,
     FLAG,
@@ -19,7 +20,6 @@ from packhorse.serve.openapi.parts import (
     request,
     thing,
 )
-from packhorse.serve.protocols.effectless import RESPONSES
 
 _PARTS = array(thing({"type": TEXT}))
 _CONTENT = one_of(TEXT, _PARTS)

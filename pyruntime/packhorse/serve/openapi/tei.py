@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from packhorse.serve.openapi.effectless import EMBEDDING, OF_TEXTS, RANKING
 from packhorse.serve.openapi.parts import (
     COUNT,
     FLAG,
@@ -23,7 +24,6 @@ from packhorse.serve.openapi.parts import (
     request,
     thing,
 )
-from packhorse.serve.protocols.effectless import EMBEDDING, OF_TEXTS, RANKING
 
 _CUT = {
     "truncate": optional(FLAG),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Any, TypeVar
 
+from packhorse.serve.errors import ServeError
 from packhorse.serve.http.checks import Fields
-from packhorse.serve.http.errors import ServeError
 from packhorse.serve.http.exchange import Exchange, Reply, json_reply
 from packhorse.serve.models.model import Adapter, ServedModel
 from packhorse.serve.settings import ModelSettings

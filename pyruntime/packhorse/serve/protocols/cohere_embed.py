@@ -7,19 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from packhorse.serve.cut import Cut
-from packhorse.serve.embedding import (
+from packhorse.serve.errors import ServeError
+from packhorse.serve.http.checks import Fields, Inputs
+from packhorse.serve.http.exchange import Exchange, Reply, json_reply
+from packhorse.serve.models.model import ServedModel
+from packhorse.serve.openapi.effectless import EMBEDDING
+from packhorse.serve.protocols.cut import Cut
+from packhorse.serve.protocols.embedding import (
     EMBEDS,
     as_base64,
     check_finite,
     contiguous,
     embedding_task,
 )
-from packhorse.serve.http.checks import Fields, Inputs
-from packhorse.serve.http.errors import ServeError
-from packhorse.serve.http.exchange import Exchange, Reply, json_reply
-from packhorse.serve.models.model import ServedModel
-from packhorse.serve.protocols.effectless import EMBEDDING
 from packhorse.text.tasks.embeddings import quantize_embeddings
 
 _TYPES = ("float", "base64", "binary", "ubinary")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from packhorse.serve.http.errors import ServeError
+from packhorse.serve.errors import ServeError
 from packhorse.serve.http.exchange import Exchange, Reply, json_reply
 from packhorse.serve.openapi import document
 

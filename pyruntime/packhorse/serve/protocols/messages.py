@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from packhorse.serve.errors import ServeError
 from packhorse.serve.http.checks import Fields, check_count
-from packhorse.serve.http.errors import ServeError
 from packhorse.serve.protocols.tools import calls_of_message
 from packhorse.text.generation.message_content import TEXT_PARTS
 

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from packhorse.serve.cut import read_cut
-from packhorse.serve.embedding import (
+from packhorse.serve.http.checks import Fields
+from packhorse.serve.http.exchange import Exchange, Reply, compute_headers, json_reply
+from packhorse.serve.models.model import ServedModel
+from packhorse.serve.openapi.effectless import EMBEDDING
+from packhorse.serve.protocols.cut import read_cut
+from packhorse.serve.protocols.embedding import (
     EMBEDS,
     as_base64,
     check_finite,
@@ -13,10 +17,6 @@ from packhorse.serve.embedding import (
     embedding_task,
     vectors_reply,
 )
-from packhorse.serve.http.checks import Fields
-from packhorse.serve.http.exchange import Exchange, Reply, compute_headers, json_reply
-from packhorse.serve.models.model import ServedModel
-from packhorse.serve.protocols.effectless import EMBEDDING
 
 
 def _normalize(fields: Fields) -> bool | None:

@@ -10,15 +10,15 @@ from typing import Any, NamedTuple
 
 from packhorse.generation.results import Generation
 from packhorse.packing import Int32Array
+from packhorse.serve.errors import ServeError
 from packhorse.serve.http.checks import Fields
 from packhorse.serve.http.endpoint import openai_style
-from packhorse.serve.http.errors import ServeError
 from packhorse.serve.http.exchange import Exchange, json_reply
 from packhorse.serve.http.limits import check_sequences
 from packhorse.serve.http.streams import DONE, EventStream, event
 from packhorse.serve.models.generating import Engine, Prompt, Running
 from packhorse.serve.models.registry import Generator
-from packhorse.serve.protocols.effectless import COMPLETION, GENERATION
+from packhorse.serve.openapi.effectless import COMPLETION, GENERATION
 from packhorse.serve.protocols.messages import read_messages
 from packhorse.serve.protocols.openai_options import Asked, read_options
 from packhorse.serve.protocols.openai_writing import (

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from packhorse.serve.errors import ServeError
 from packhorse.serve.http.checks import Fields
-from packhorse.serve.http.errors import ServeError
 from packhorse.serve.http.exchange import Exchange
 from packhorse.serve.http.field_names import in_fields
 from packhorse.serve.http.limits import check_sizes, check_stops

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from packhorse.serve.errors import ServeError
 from packhorse.serve.http.checks import Fields
-from packhorse.serve.http.errors import ServeError
 
 _ANY_OBJECT = {"type": "object"}
 _TYPES = ("text", "json_object", "json_schema")  # values of response_format.type

@@ -7,7 +7,7 @@ import mimetypes
 from functools import cache
 from pathlib import Path
 
-from packhorse.serve.http.errors import ServeError
+from packhorse.serve.errors import ServeError
 from packhorse.serve.http.exchange import Exchange, Reply
 
 _FOLDER = Path(__file__).parents[1] / "page"

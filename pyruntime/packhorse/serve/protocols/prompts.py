@@ -7,10 +7,10 @@ from functools import partial
 import numpy as np
 
 from packhorse.packing import Int32Array
-from packhorse.serve.cut import tokens_kept
 from packhorse.serve.http.checks import Fields, are_ids, check_count
 from packhorse.serve.models.generating import Prompt
 from packhorse.serve.models.model import ServedModel
+from packhorse.serve.protocols.cut import tokens_kept
 from packhorse.serve.protocols.echo import Echo
 from packhorse.serve.protocols.openai_options import Asked
 from packhorse.text.generation.calls import TextGeneration

@@ -5,12 +5,12 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from packhorse.serve.cut import Cut, read_cut
 from packhorse.serve.http.checks import Fields, check_count
 from packhorse.serve.http.exchange import Exchange, Reply, compute_headers, json_reply
 from packhorse.serve.models.model import ServedModel
-from packhorse.serve.protocols.effectless import RANKING
-from packhorse.serve.ranking import RERANKS, rank, score
+from packhorse.serve.openapi.effectless import RANKING
+from packhorse.serve.protocols.cut import Cut, read_cut
+from packhorse.serve.protocols.ranking import RERANKS, rank, score
 
 
 def _documents(fields: Fields, most: int) -> list[str]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from packhorse.serve.errors import ServeError
 from packhorse.serve.http.checks import Fields, check_count
-from packhorse.serve.http.errors import ServeError
 from packhorse.serve.protocols.messages import MOST_MESSAGES, check_content
 from packhorse.serve.protocols.tools import read_arguments
 

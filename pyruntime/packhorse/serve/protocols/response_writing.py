@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from packhorse.generation.results import Generation
+from packhorse.serve.errors import ServeError
 from packhorse.serve.http.checks import Fields
-from packhorse.serve.http.errors import ServeError
 from packhorse.serve.http.json_parts import to_json
 from packhorse.serve.protocols.openai_writing import reason_of, usage_of
 from packhorse.text.generation.tool_use import NamedCall, ToolAnswer

@@ -7,13 +7,13 @@ from contextlib import aclosing
 from typing import Any
 
 from packhorse.packing import Int32Array
+from packhorse.serve.errors import ServeError
 from packhorse.serve.http.checks import Fields
-from packhorse.serve.http.errors import ServeError
 from packhorse.serve.http.exchange import Exchange, json_reply
 from packhorse.serve.http.streams import EventStream
 from packhorse.serve.models.generating import Prompt
 from packhorse.serve.models.model import ServedModel
-from packhorse.serve.protocols.effectless import RESPONSES
+from packhorse.serve.openapi.effectless import RESPONSES
 from packhorse.serve.protocols.openai_generation import GENERATES, Call
 from packhorse.serve.protocols.openai_options import (
     Asked,

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from packhorse.serve.cut import Cut
-from packhorse.serve.embedding import EMBEDS, contiguous, embedding_task, vectors_reply
+from packhorse.serve.errors import ServeError
 from packhorse.serve.http.checks import Fields, Inputs, check_count
-from packhorse.serve.http.errors import ServeError
 from packhorse.serve.http.exchange import Exchange, Reply, compute_headers, json_reply
 from packhorse.serve.models.model import AnyTask, ServedModel
 from packhorse.serve.models.tasks import HiddenStates, OfIds, Predictions
-from packhorse.serve.protocols.effectless import EMBEDDING, OF_TEXTS, RANKING
-from packhorse.serve.ranking import RERANKS, rank
+from packhorse.serve.openapi.effectless import EMBEDDING, OF_TEXTS, RANKING
+from packhorse.serve.protocols.cut import Cut
+from packhorse.serve.protocols.embedding import EMBEDS, contiguous, embedding_task, vectors_reply
+from packhorse.serve.protocols.ranking import RERANKS, rank
 from packhorse.text.runner import TextRunner
 from packhorse.text.tasks.embeddings import scale_to_length_1
 from packhorse.text.tasks.sparse import SparseEmbedding

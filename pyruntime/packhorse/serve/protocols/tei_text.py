@@ -11,7 +11,7 @@ from packhorse.serve.http.checks import Fields, are_ids, check_count
 from packhorse.serve.http.exchange import Exchange, Reply, json_reply, parts_reply
 from packhorse.serve.http.json_parts import to_json
 from packhorse.serve.models.model import ServedModel
-from packhorse.serve.protocols.effectless import OF_TEXTS
+from packhorse.serve.openapi.effectless import OF_TEXTS
 from packhorse.text.giving_up import checkpoint
 from packhorse.text.settings import choose_prompt
 from packhorse.text.tokenization.tokenizer import TextTokenizer

@@ -8,8 +8,8 @@ from typing import Any
 
 import orjson
 
+from packhorse.serve.errors import ServeError
 from packhorse.serve.http.checks import Fields, check_count
-from packhorse.serve.http.errors import ServeError
 from packhorse.serve.models.model import ServedModel
 from packhorse.serve.protocols.openai_options import Asked
 from packhorse.text.generation.options import FORMS

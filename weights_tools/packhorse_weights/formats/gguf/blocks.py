@@ -44,6 +44,12 @@ def _nibbles(packed: Bytes, out: NDArray[Any]) -> None:
     np.right_shift(packed, 4, out=out[..., 1, :])
 
 
+def _two_bits(packed: Bytes) -> Bytes:
+    """Returns the pairs of bits in 64 bytes of each block, [n, 2, 4, 32] as the K types have it."""
+    shifts = np.array([0, 2, 4, 6], np.uint8)[:, None]
+    return (packed.reshape(-1, 2, 1, 32) >> shifts) & 3
+
+
 def fifth_bits(blocks: Bytes, at: int) -> Bytes:
     """Returns [n, 32] of 0 or 16 for the bits of a little-endian uint32 of each block."""
     bits = np.unpackbits(blocks[:, at : at + 4], axis=1, bitorder="little")
@@ -143,10 +149,8 @@ def values_of_q6_k(blocks: Bytes) -> Bytes:
     n = len(blocks)
     values = np.empty((n, 2, 2, 64), np.uint8)
     _nibbles(blocks[:, :128].reshape(n, 2, 64), values)
-    shifts = np.array([0, 2, 4, 6], np.uint8)[:, None]
-    top = (blocks[:, 128:192].reshape(n, 2, 1, 32) >> shifts) & 3
     whole = values.reshape(n, 2, 4, 32)
-    np.bitwise_or(whole, top << 4, out=whole)
+    np.bitwise_or(whole, _two_bits(blocks[:, 128:192]) << 4, out=whole)
     return values.reshape(n, 16, 16)
 
 
@@ -155,6 +159,52 @@ def _q6_k(blocks: Bytes, out: Floats) -> None:
     result = out.reshape(len(blocks), 16, 16)
     np.subtract(values_of_q6_k(blocks), np.float32(32), out=result)
     np.multiply(result, scales[..., None], out=result)
+
+
+def values_of_q2_k(blocks: Bytes) -> Bytes:
+    """Returns q, [n, 16, 16]."""
+    return _two_bits(blocks[:, 16:80]).reshape(-1, 16, 16)
+
+
+def scales_and_minima_of_q2_k(blocks: Bytes) -> tuple[Floats, Floats]:
+    """Returns the scales and the minima of the 16 sub-blocks, each [n, 16, 1]."""
+    scales = (blocks[:, :16] & 15) * half(blocks, 80)
+    minima = (blocks[:, :16] >> 4) * half(blocks, 82)
+    return scales[..., None], minima[..., None]
+
+
+def _q2_k(blocks: Bytes, out: Floats) -> None:
+    scales, minima = scales_and_minima_of_q2_k(blocks)
+    result = out.reshape(-1, 16, 16)
+    np.multiply(values_of_q2_k(blocks), scales, out=result)
+    np.subtract(result, minima, out=result)
+
+
+def values_of_q3_k(blocks: Bytes) -> Bytes:
+    """Returns q + 4, [n, 16, 16]."""
+    shifts = np.arange(8, dtype=np.uint8).reshape(2, 4, 1)
+    top = (blocks[:, :32].reshape(-1, 1, 1, 32) >> shifts) & 1
+    return (_two_bits(blocks[:, 32:96]) | top << 2).reshape(-1, 16, 16)
+
+
+def scales_of_q3_k(blocks: Bytes) -> Floats:
+    """Returns the scales of the 16 sub-blocks, [n, 16].
+
+    Each has six bits, less 32: the low four in the halves of bytes 0 to 7 of twelve, the upper two
+    in the others, of which each has those of sub-blocks i, i + 4, i + 8 and i + 12.
+    """
+    six = np.empty((len(blocks), 2, 8), np.uint8)
+    _nibbles(blocks[:, 96:104], six)
+    shifts = np.array([0, 2, 4, 6], np.uint8)[:, None]
+    top = (blocks[:, 104:108].reshape(-1, 1, 4) >> shifts) & 3
+    whole = six.reshape(-1, 16) | top.reshape(-1, 16) << 4
+    return (whole.astype(np.float32) - np.float32(32)) * half(blocks, 108)
+
+
+def _q3_k(blocks: Bytes, out: Floats) -> None:
+    result = out.reshape(-1, 16, 16)
+    np.subtract(values_of_q3_k(blocks), np.float32(4), out=result)
+    np.multiply(result, scales_of_q3_k(blocks)[..., None], out=result)
 
 
 # The types that are read, by their numbers in a file. All others are refused.
@@ -166,6 +216,8 @@ BLOCK_TYPES = {
     6: BlockType("Q5_0", 32, 22, decode=_q5_0),
     7: BlockType("Q5_1", 32, 24, decode=_q5_1),
     8: BlockType("Q8_0", 32, 34, decode=_q8_0),
+    10: BlockType("Q2_K", 256, 84, decode=_q2_k),
+    11: BlockType("Q3_K", 256, 110, decode=_q3_k),
     12: BlockType("Q4_K", 256, 144, decode=_q4_k),
     13: BlockType("Q5_K", 256, 176, decode=_q5_k),
     14: BlockType("Q6_K", 256, 210, decode=_q6_k),
@@ -174,8 +226,6 @@ BLOCK_TYPES = {
 # Types that are refused, so that the message can name them.
 NAMES_OF_TYPES = {
     9: "Q8_1",
-    10: "Q2_K",
-    11: "Q3_K",
     15: "Q8_K",
     16: "IQ2_XXS",
     17: "IQ2_XS",

@@ -1,7 +1,8 @@
 """Blocks of GGUF files as weights that stay quantised: q, scale and minimum of each group.
 
-Scales and minima are exact but for those of Q4_K, Q5_K and Q6_K. These are products of two numbers,
-which `grouped.pack_rows` rounds to float16. Values of five and six bits are kept in eight.
+Scales and minima are exact but for those of the K types. These are products of two numbers, which
+`grouped.pack_rows` rounds to float16. Groups of 16, and values of five and six bits, are kept in
+eight bits.
 """
 
 from __future__ import annotations
@@ -18,7 +19,11 @@ from packhorse_weights.formats.gguf.blocks import (
     fifth_bits,
     half,
     scales_and_minima,
+    scales_and_minima_of_q2_k,
+    scales_of_q3_k,
     small_values,
+    values_of_q2_k,
+    values_of_q3_k,
     values_of_q4_k,
     values_of_q5_k,
     values_of_q6_k,
@@ -49,17 +54,25 @@ def _q5_1(blocks: Bytes) -> Parts:
     return small_values(blocks, 8) | fifth_bits(blocks, 4), half(blocks, 0), half(blocks, 2)
 
 
-def _with_minima(blocks: Bytes, values: Bytes) -> Parts:
-    scales, minima = scales_and_minima(blocks)
-    return values.reshape(len(blocks), -1), scales[..., 0], -minima[..., 0]
+def _with_minima(values: Bytes, scales: Floats, minima: Floats) -> Parts:
+    return values.reshape(len(values), -1), scales[..., 0], -minima[..., 0]
+
+
+def _q2_k(blocks: Bytes) -> Parts:
+    return _with_minima(values_of_q2_k(blocks), *scales_and_minima_of_q2_k(blocks))
+
+
+def _q3_k(blocks: Bytes) -> Parts:
+    values = values_of_q3_k(blocks).reshape(len(blocks), -1)
+    return values + np.uint8(128 - 4), scales_of_q3_k(blocks), None
 
 
 def _q4_k(blocks: Bytes) -> Parts:
-    return _with_minima(blocks, values_of_q4_k(blocks))
+    return _with_minima(values_of_q4_k(blocks), *scales_and_minima(blocks))
 
 
 def _q5_k(blocks: Bytes) -> Parts:
-    return _with_minima(blocks, values_of_q5_k(blocks))
+    return _with_minima(values_of_q5_k(blocks), *scales_and_minima(blocks))
 
 
 def _q6_k(blocks: Bytes) -> Parts:
@@ -75,6 +88,8 @@ GROUPS: dict[str, tuple[GroupFormat, Callable[[Bytes], Parts]]] = {
     "Q5_0": (GroupFormat(8, 32, False), _q5_0),
     "Q5_1": (GroupFormat(8, 32, True), _q5_1),
     "Q8_0": (GroupFormat(8, 32, False), _q8_0),
+    "Q2_K": (GroupFormat(8, 16, True), _q2_k),
+    "Q3_K": (GroupFormat(8, 16, False), _q3_k),
     "Q4_K": (GroupFormat(4, 32, True), _q4_k),
     "Q5_K": (GroupFormat(8, 32, True), _q5_k),
     "Q6_K": (GroupFormat(8, 16, False), _q6_k),

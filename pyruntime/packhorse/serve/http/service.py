@@ -10,13 +10,13 @@ from typing import TypeVar
 
 from packhorse.serve.http.bodies import Bodies
 from packhorse.serve.http.sites import Sites
+from packhorse.serve.models.gauges import Gauges
 from packhorse.serve.models.loading import assign_adapters, check_suited
 from packhorse.serve.models.memory import Tidying
 from packhorse.serve.models.queued_request import Deadlines
 from packhorse.serve.models.registry import Registry
 from packhorse.serve.models.threads import Threads
 from packhorse.serve.models.tokenizing import TokenizerPool, as_served
-from packhorse.serve.observability.gauges import Gauges
 from packhorse.serve.observability.metrics import Metrics
 from packhorse.serve.observability.tracing import Tracer
 from packhorse.serve.settings import Settings

@@ -10,14 +10,14 @@ import numpy as np
 import numpy.typing as npt
 
 from packhorse.names import EmbeddingDtype
-from packhorse.serve.cut import Cut
+from packhorse.serve.errors import ServeError
 from packhorse.serve.http.checks import Inputs
-from packhorse.serve.http.errors import ServeError
 from packhorse.serve.http.exchange import Headers, Reply, json_reply
 from packhorse.serve.http.json_parts import to_json
-from packhorse.serve.http.weight import MUCH, weight
 from packhorse.serve.models.model import AnyTask, ServedModel
 from packhorse.serve.models.tasks import OfIds
+from packhorse.serve.models.weight import MUCH, weight
+from packhorse.serve.protocols.cut import Cut
 from packhorse.text.runner import TextRunner
 from packhorse.text.tasks.embeddings import Embedding
 

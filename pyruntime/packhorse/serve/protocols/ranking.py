@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from packhorse.serve.cut import Cut
-from packhorse.serve.http.errors import ServeError
+from packhorse.serve.errors import ServeError
 from packhorse.serve.http.exchange import Exchange
 from packhorse.serve.models.model import Outcome, ServedModel
 from packhorse.serve.models.tasks import Ranking
+from packhorse.serve.protocols.cut import Cut
 
 RERANKS = "a reranker"
 
