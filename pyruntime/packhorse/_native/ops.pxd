@@ -76,8 +76,9 @@ cdef extern from "packhorse/_native/operators.h" namespace "packhorse":
         object append_kv_cache(optional[uintptr_t], PageArrays, Floats, Floats, IntArray, IntArray,
                                IntArray, int) except +
         object paged_attention(optional[uintptr_t], Floats, PageArrays, IntArray, IntArray,
-                               IntArray, int, int, float, int, float, optional[Floats],
-                               optional[Floats], optional[Floats]) except +
+                               IntArray, int, int, float, cpp_bool, int, float,
+                               optional[Floats], optional[Floats], optional[Floats],
+                               optional[Floats]) except +
         object attention(optional[uintptr_t], Floats, Floats, Floats, Ints, Ints, int, int, float,
                          cpp_bool, int, int, optional[Floats], optional[Floats], int, cpp_bool,
                          optional[Floats], optional[Floats], int) except +

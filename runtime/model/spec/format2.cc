@@ -217,8 +217,8 @@ class StackParser {
     if ((layer.blocks.size() != 2 && !has_cross) || is_feed_forward(layer.blocks.front()) ||
         crosses(layer.blocks.front()) || !is_feed_forward(layer.blocks.back())) {
       throw InvalidArgument(
-          concat("spec: '", fields.path("blocks"), "' expected two blocks", others_.empty() ?
-                 "" : ", or three with \"cross_attention\" between them",
+          concat("spec: '", fields.path("blocks"), "' expected two blocks",
+                 others_.empty() ? "" : ", or three with \"cross_attention\" between them",
                  ", of which the first attends: \"self_attention\" or "
                  "\"cca\", then \"feed_forward\" or \"moe\""));
     }
@@ -268,10 +268,10 @@ class StackParser {
                                    "' has other heads than 'blocks[0]', expected the same"));
     }
     if (stack_.parallel() || std::holds_alternative<CcaSpec>(layer.blocks.front().kind)) {
-      throw InvalidArgument(concat("spec: '", fields.path("blocks[1]"), "' is \"cross_attention\" ",
-                                   stack_.parallel() ? "with 'norm.placement' \"parallel\""
-                                                     : "beside compressed attention",
-                                   ", which this runtime does not run"));
+      throw InvalidArgument(concat(
+          "spec: '", fields.path("blocks[1]"), "' is \"cross_attention\" ",
+          stack_.parallel() ? "with 'norm.placement' \"parallel\"" : "beside compressed attention",
+          ", which this runtime does not run"));
     }
   }
 
@@ -302,9 +302,9 @@ class StackParser {
 
   [[noreturn]] static void refuse(Fields& fields, const char* name, const char* expected,
                                   const char* where = "") {
-    fields.fail(name, fields.get(name),
-                concat(expected, *where == 0 ? "" : " ", where,
-                       ": this runtime runs no other yet"));
+    fields.fail(
+        name, fields.get(name),
+        concat(expected, *where == 0 ? "" : " ", where, ": this runtime runs no other yet"));
   }
 
   Fields fields_;
@@ -332,7 +332,8 @@ void order_stacks(std::vector<StackSpec>& stacks) {
     throw InvalidArgument(concat("spec: 'stacks.", source.name, ".layers' is empty"));
   }
   if (source.stem.shared_words) {
-    throw InvalidArgument(concat("spec: 'stacks.", source.name, ".stem.words' names the stack that ",
+    throw InvalidArgument(concat("spec: 'stacks.", source.name,
+                                 ".stem.words' names the stack that ",
                                  "attends to this one, expected the other way"));
   }
   const auto table = [](const StemSpec& stem) {
@@ -350,8 +351,9 @@ void parse_format2(Fields& fields, Spec& spec) {
   Fields stacks = fields.object("stacks");
   const std::vector<std::string> names = stacks.names();
   if (names.empty() || names.size() > 2) {
-    throw InvalidArgument(concat("spec: 'stacks' has ", names.size(),
-                                 " stacks, expected one, or two of which one attends to the other"));
+    throw InvalidArgument(
+        concat("spec: 'stacks' has ", names.size(),
+               " stacks, expected one, or two of which one attends to the other"));
   }
   spec.stacks.resize(names.size());
   for (size_t i = 0; i < names.size(); ++i) {

@@ -125,8 +125,9 @@ struct NormSpec {
   bool operator==(const NormSpec&) const = default;
 };
 
-/// A layer: blocks in the order in which they run. First comes attention over the stack itself, then
-/// in decoders of sources cross attention, and then a feed-forward block or a mixture of experts.
+/// A layer: blocks in the order in which they run. First comes attention over the stack itself,
+/// then in decoders of sources cross attention, and then a feed-forward block or a mixture of
+/// experts.
 struct LayerSpec {
   int32_t weights = 0;  // the set of weights that it runs with; several layers may share one
   std::vector<BlockSpec> blocks;
@@ -139,7 +140,7 @@ struct LayerSpec {
 /// layers.
 struct StackSpec {
   std::string name;
-  std::string prefix;  // of the names of its tensors: "encoder.", or nothing where it is alone
+  std::string prefix;  // begins names of tensors: "encoder.", or nothing for one alone
   int64_t max_seqlen = 0;
   int64_t hidden_size = 0;
   StemSpec stem;
@@ -182,7 +183,7 @@ struct HeadsSpec {
 };
 
 struct Spec {
-  int64_t max_seqlen = 0;  // of stack()
+  int64_t max_seqlen = 0;  // the last stack's
   /// One stack; or two, of which the second attends to the last hidden state of the first.
   std::vector<StackSpec> stacks = std::vector<StackSpec>(1);
   HeadsSpec heads;

@@ -43,8 +43,8 @@ StemWeights build_stem(const Spec& spec, const StackSpec& stack, const StemWeigh
   }
   if (stem.norm) weights.norm = packer.norm(name + "norm", width);
   if (stem.projection) {
-    weights.projection = packer.dense(name + "projection", stack.hidden_size, width,
-                                      stem.projection_bias);
+    weights.projection =
+        packer.dense(name + "projection", stack.hidden_size, width, stem.projection_bias);
   }
   return weights;
 }

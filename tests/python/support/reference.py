@@ -125,6 +125,7 @@ def attention(
     position_keys: Any = None,
     position_queries: Any = None,
     soft_cap: float = 0,
+    distance_bias: Any = None,
 ) -> Array:
     """One sequence and head at a time; a query that sees no key gives zeros.
 
@@ -161,6 +162,9 @@ def attention(
                 scores = soft_cap * np.tanh(scores / soft_cap)
             if alibi_slopes is not None:
                 scores -= alibi_slopes[h] * np.abs(distance)
+            if distance_bias is not None:
+                far = np.shape(distance_bias)[1] - 1
+                scores += _f64(distance_bias)[h][np.clip(-distance, 0, far)]
             if bucket_table is not None:
                 rows_of = t5_bucket(distance, len(bucket_table), max_distance, bidirectional)
                 scores += _f64(bucket_table)[rows_of, h]
