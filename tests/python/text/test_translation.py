@@ -1,5 +1,5 @@
-"""Translations and summaries: texts beside those that the session itself gives, long texts, streams,
-what is refused."""
+"""Translations and summaries: texts beside those of the session itself, long texts, streams,
+refusals."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_model_of_one_direction(models: Any) -> None:
     assert model.translate(TEXTS[0], source="en", target="de") == expected[0]
     assert model.generate(TEXTS) == expected
     assert model.translate([]) == []
-    with pytest.raises(ValueError, match="target 'fr', but this model's is 'de' alone"):
+    with pytest.raises(ValueError, match="target is 'fr', but this model's is 'de' alone"):
         model.translate("hello", target="fr")
 
 
@@ -125,7 +125,7 @@ def test_a_target_must_be_named(models: Any) -> None:
     model = models("m2m-100", "nllb")
     with pytest.raises(ValueError, match="target is None, expected one of ace_Arab, "):
         model.translate(TEXTS, source="de")
-    with pytest.raises(ValueError, match="source 'xx' is no language of this model; it has 202"):
+    with pytest.raises(ValueError, match="source is 'xx', which is no language of this model; it has 202"):
         model.translate(TEXTS, source="xx", target="fr")
     plain = model.generate(TEXTS)  # without a target: what the decoder itself begins with
     files = model._generation.files

@@ -188,19 +188,10 @@ class TextGeneration:
         """Defaults of sampling in the model's files, by names of `Sampling`."""
         return self._defaults
 
-    def submit(
-        self,
-        name: str,
-        prompt: Int32Array,
-        options: RequestOptions,
-        *,
-        continues: bool,
-    ) -> TextRequest:
-        """Starts generating from token ids, without waiting for anything. `prompt`: a source, where
-        the model has an encoder. The others as of `Generator.submit`."""
-        made = self.prompt(name, prompt)
+    def submit(self, prompt: Prompt, options: RequestOptions, *, continues: bool) -> TextRequest:
+        """Starts generating, without waiting for anything. Arguments as of `Generator.submit`."""
         continues = continues and self.continues
-        return self._generator.submit(made, options, continues=continues, timeout_s=0)
+        return self._generator.submit(prompt, options, continues=continues, timeout_s=0)
 
     def tool_use(
         self,

@@ -112,7 +112,7 @@ class SourceTokenizer:
 
     def _check(self, given: str | None, known: str | None, name: str) -> None:
         if given is not None and known is not None and given.lower() != known.lower():
-            raise ValueError(f"{name} {given!r:.40}, but this model's is {known!r:.40} alone")
+            raise ValueError(f"{name} is {given!r:.40}, but this model's is {known!r:.40} alone")
 
     def _end(self) -> Int32Array:
         token = self._tokenizer.config.eos_token

@@ -23,7 +23,7 @@ Split = Literal["long", "sentences", "never"]
 SPLITS = ("long", "sentences", "never")
 
 
-class _Job(NamedTuple):
+class Job(NamedTuple):
     """One text of a call, in parts, and the prompts of these."""
 
     text: CutText
@@ -169,7 +169,7 @@ class Conversion:
     def _count(self, texts: Sequence[str]) -> list[int]:
         return [row.size for row in self._sources.pieces(texts)]
 
-    def job(self, text: Any, number: int, name: str) -> _Job:
+    def job(self, text: Any, number: int, name: str) -> Job:
         """A text cut into parts, and their prompts. Raises ValueError naming the text."""
         check_text(text, number, "", False)
         if self._split == "never" or self._prefix:
@@ -179,7 +179,7 @@ class Conversion:
             parts = cut(text, room, self._count, each=self._split == "sentences")
         texts = [self._begin + part for part in parts.parts]
         rows = self._sources.encode(texts, self._direction, first=number)
-        return _Job(parts, [Prompt(name, self._start, row) for row in rows])
+        return Job(parts, [Prompt(name, self._start, row) for row in rows])
 
     def run(self, texts: str | Iterable[str], details: bool, progress: Progress | None) -> Any:
         """The texts that these become, in order; of one text, its own."""
@@ -198,7 +198,7 @@ class Conversion:
             at += len(job.prompts)
         return results[0] if isinstance(texts, str) else results
 
-    def joined(self, job: _Job, made: Sequence[Sequence[Generation]]) -> list[Generation]:
+    def joined(self, job: Job, made: Sequence[Sequence[Generation]]) -> list[Generation]:
         """The results of a text's parts as those of the text, `n` of them."""
         return [join_parts(job.text, [one[i] for one in made], self._prefix) for i in range(self.n)]
 
