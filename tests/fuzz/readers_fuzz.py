@@ -66,7 +66,7 @@ def _write(name: str, data: bytes) -> Path:
 
 
 def _ctranslate2(data: bytes) -> None:
-    folder = ROOT / "ctranslate2"
+    folder = ROOM / "ctranslate2"
     if not folder.exists():
         golden = Path(__file__).resolve().parents[1] / "golden/ctranslate2/marian-int8"
         shutil.copytree(golden, folder)

@@ -145,7 +145,7 @@ def change(folder: Path, variable_name: str, change_data: object) -> None:
         ("decoder/embeddings/weight_scale", np.ones(98), "with a scale float32.98."),
         ("encoder/layer_0/ffn/linear_1/bias", np.zeros(31), r"expected \[32\]"),
         ("encoder/layer_0/ffn/layer_norm/gamma", np.zeros((4, 8)), r"expected \[32\]"),
-        ("encoder/layer_1/ffn/linear_0/weight", None, "that its other variables do not ask for|1 l"),
+        ("encoder/layer_1/ffn/linear_0/weight", None, "encoder/layer_1/.* is not supported"),
         ("encoder/layer_0/ffn/linear_0/weight", None, "0 layers in encoder"),
         ("decoder/pre_norm", 1, "are missing: decoder.final_norm"),
         ("encoder/scale_embeddings", float("nan"), "is nan, expected a finite number"),
@@ -164,7 +164,7 @@ def test_any_bytes(folder: Path) -> None:
     path = folder / "model.bin"
     whole = path.read_bytes()
     chance = random.Random(11)
-    for _ in range(300):
+    for _ in range(120):
         data = bytearray(whole)
         for _ in range(chance.choice((1, 1, 2, 8))):
             at = chance.randrange(len(data)) if chance.random() < 0.5 else chance.randrange(600)

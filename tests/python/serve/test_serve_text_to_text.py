@@ -82,7 +82,11 @@ def test_completions(client: Client, models: dict[str, TextModel]) -> None:
     ("body", "status", "message"),
     [
         ({"inputs": "a", "model": "minilm"}, 422, ""),
-        ({"inputs": "a", "parameters": {"tgt_lang": "fr"}}, 422, "tgt_lang is 'fr', but this model's"),
+        (
+            {"inputs": "a", "parameters": {"tgt_lang": "fr"}},
+            422,
+            "tgt_lang is 'fr', but this model's",
+        ),
         ({"inputs": "a", "model": "mbart"}, 422, "tgt_lang is None, expected one of"),
         ({"inputs": 5}, 422, "inputs"),
         ({"inputs": ["a"] * 9}, 422, "inputs"),

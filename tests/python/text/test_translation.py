@@ -125,7 +125,9 @@ def test_a_target_must_be_named(models: Any) -> None:
     model = models("m2m-100", "nllb")
     with pytest.raises(ValueError, match="target is None, expected one of ace_Arab, "):
         model.translate(TEXTS, source="de")
-    with pytest.raises(ValueError, match="source is 'xx', which is no language of this model; it has 202"):
+    with pytest.raises(
+        ValueError, match="source is 'xx', which is no language of this model; it has 202"
+    ):
         model.translate(TEXTS, source="xx", target="fr")
     plain = model.generate(TEXTS)  # without a target: what the decoder itself begins with
     files = model._generation.files

@@ -81,7 +81,9 @@ def test_codes_of_the_target_begin_a_source() -> None:
         (row,) = ids(sources, ["the cat"], None, code)
         assert row == ids(sources, [f"{token}the cat"], None, "es")[0][1:]
         assert row[0] == numbers[token]
-    with pytest.raises(ValueError, match="target is 'de', which is no language of this model.*'?es"):
+    with pytest.raises(
+        ValueError, match="target is 'de', which is no language of this model.*'?es"
+    ):
         sources.direction("en", "de")
     with pytest.raises(ValueError, match="source is 'fr', but this model's is 'en' alone"):
         sources.direction("fr", "es")

@@ -41,6 +41,16 @@ _REFUSED = (
     "sliding_window",
     "embeddings_1/weight",
 )
+# Variables that change nothing that is computed here.
+_HARMLESS = (
+    "alibi_use_positive_positions",
+    "alignment_heads",
+    "alignment_layer",
+    "embeddings_merge",
+    "multi_query_attention",
+    "scale_alibi",
+    "multiply_by_sqrt_depth",
+)
 _REFUSED_IN_LAYERS = (
     "relative_position_keys",
     "relative_asymmetric_position_keys",
@@ -109,6 +119,7 @@ class _Stack:
 
     def __init__(self, variables: Variables, name: str, where: str) -> None:
         self._all, self.name, self.where = variables, name, where
+        self._read: set[str] = set()
         self.depth = self._count_layers()
         embeddings = f"{name}/embeddings_0" if name == "encoder" else f"{name}/embeddings"
         if f"{embeddings}/weight" not in variables.tensors:
@@ -137,12 +148,24 @@ class _Stack:
     def has(self, name: str) -> bool:
         return f"{self.name}/{name}" in self._all.tensors
 
+    def refuse_unread(self) -> None:
+        """Raises CheckpointError for a variable that nothing has asked for."""
+        for name, tensor in self._all.tensors.items():
+            if not name.startswith(f"{self.name}/") or name in self._read:
+                continue
+            is_scale = name.endswith("_scale") and name.removesuffix("_scale") in self._read
+            if is_scale or name.endswith(_HARMLESS) or not tensor.data.any():
+                continue
+            raise CheckpointError(f"{self.where}: {name} is not supported")
+
     def number(self, name: str, default: float) -> float:
+        self._read.add(f"{self.name}/{name}")
         return self._all.scalar(f"{self.name}/{name}", default, self.where)
 
     def tensor(self, name: str) -> Tensor:
         """A variable of the stack, as floats."""
         whole = f"{self.name}/{name}"
+        self._read.add(whole)
         found = self._all.tensors.get(whole)
         if found is None:
             raise CheckpointError(f"{self.where}: there is no {whole}")
@@ -164,6 +187,7 @@ class _Stack:
     def embedding_scale(self, hidden: int) -> float:
         """A factor, or a choice between 1 and the root of the width."""
         name = f"{self.name}/scale_embeddings"
+        self._read.add(name)
         found = self._all.tensors.get(name)
         if found is None or found.dtype != "int8":
             return self.number("scale_embeddings", math.sqrt(hidden))
@@ -227,6 +251,7 @@ class _Folder:
         }
         if stack.has(f"{first}/queries_scale"):
             attention["scale"] = stack.number(f"{first}/queries_scale", 1.0)
+        self._check_alike(stack)
         positions, longest = self._positions(stack)
         if stack.has(f"{first}/relative_attention_bias"):
             buckets = stack.shape(f"{first}/relative_attention_bias")[0]
@@ -263,6 +288,27 @@ class _Folder:
                 "down_bias": stack.has("layer_0/ffn/linear_1/bias"),
             },
         }
+
+    def _check_alike(self, stack: _Stack) -> None:
+        """Raises CheckpointError where blocks of attention differ in what a spec says once."""
+        first = "layer_0/self_attention"
+        for field in ("queries_scale", "relative_attention_max_distance"):
+            wanted = (
+                stack.number(f"{first}/{field}", math.nan)
+                if stack.has(f"{first}/{field}")
+                else None
+            )
+            for i in range(stack.depth):
+                for block in stack.blocks:
+                    if block == "attention" and field != "queries_scale":
+                        continue
+                    name = f"layer_{i}/{block}/{field}"
+                    found = stack.number(name, math.nan) if stack.has(name) else None
+                    if found != wanted:
+                        raise CheckpointError(
+                            f"{self.where}: {stack.name}/{name} is {found}, the first layer's "
+                            f"{wanted}"
+                        )
 
     def _one_bias(self, stack: _Stack) -> bool:
         """True if all layers have the biases of distances of the first."""
@@ -340,6 +386,7 @@ class _Folder:
         """(`heads.lm` of the spec, its tensors)"""
         decoder = self.stacks[1]
         lm: Spec = {"tied": True} if self.tied else {}
+        decoder.shape("projection/weight")
         found: dict[str, Tensor] = {}
         if not self.tied:
             table = decoder.tensor("projection/weight")
@@ -416,6 +463,8 @@ def open_ctranslate2(path: Path) -> CTranslate2Model:
         tensors |= {f"{stack.name}.{name}": tensor for name, tensor in own.items()}
     spec |= {"heads": {"lm": lm}, "embedding": {"pooling": "mean", "normalize": False}}
     _check(spec, tensors, str(path))
+    for stack in folder.stacks:
+        stack.refuse_unread()
     vocabularies = read_vocabularies(root)
     for tokens, stack in zip(vocabularies, folder.stacks, strict=True):
         if len(tokens) != stack.shape(stack.table)[0]:
