@@ -1,7 +1,7 @@
 """Translates the lines of a file, and says how many characters a second that were.
 
-    python examples/translate.py lines.txt --model Helsinki-NLP/opus-mt-de-en
-    python examples/translate.py lines.txt --model facebook/nllb-200-distilled-600M --from de --to fr
+python examples/translate.py lines.txt --model Helsinki-NLP/opus-mt-de-en
+python examples/translate.py lines.txt --model facebook/nllb-200-distilled-600M --from de --to fr
 """
 
 from __future__ import annotations
