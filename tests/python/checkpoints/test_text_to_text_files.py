@@ -1,5 +1,5 @@
-"""Models with an encoder and a decoder, as their files become a spec and tensors: logits of the spec
-beside those of transformers, and what is refused."""
+"""Models with an encoder and a decoder, whose files become a spec and tensors: logits by the spec
+beside those of transformers, and refusals."""
 
 from __future__ import annotations
 
