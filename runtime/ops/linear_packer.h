@@ -40,7 +40,7 @@ class PACKHORSE_API LinearPacker {
   /// the device does not support it, saying what the device lacks.
   virtual LinearFormat format(DType dtype) const = 0;
 
-  /// The same of a model with a language model head, whose results depend more on rounding.
+  /// The format of a model with a language model head, whose results depend more on rounding.
   virtual LinearFormat lm_format(DType dtype) const { return format(dtype); }
 
   /// The format of a layer whose weights are quantised in `groups`, in a model that computes in

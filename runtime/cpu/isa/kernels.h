@@ -38,7 +38,7 @@ struct Kernels {
   void (*write_paged_rows[2])(const PagedTile&, const SoftmaxState&);  // [dtype of out]
   void (*multiply[3])(const MultiplyRows&);  // [dtype of weight: float32, bfloat16, float16]
   void (*pack_columns[3])(const PackColumns&);
-  int64_t panel_group_bytes;                                 // of MultiplyPanels
+  int64_t panel_group_bytes;                                 // size of groups in MultiplyPanels
   void (*multiply_panels[2])(const MultiplyPanels&);         // [dtype of out]; null on x86-64
   void (*multiply_panels_int8)(const MultiplyPanels&);       // null with AVX-512
   void (*multiply_panels_int8_vnni)(const MultiplyPanels&);  // only with AVX2; needs VNNI

@@ -139,8 +139,8 @@ TEST(cpu_groups_are_near_products_of_floats) {
   }
 }
 
-// What a language model in int8 makes of floats. Reference: the quantisation in double, which may
-// round a value to the other side of a half.
+// Groups that a language model in int8 makes of floats. Reference: the quantisation in double,
+// which may round a value to the other side of a half.
 TEST(cpu_groups_of_a_language_model) {
   const auto ops = make(2);
   const LinearFormat format = ops.packer->lm_format(DType::kInt8);
