@@ -89,6 +89,7 @@ def test_completions(client: Client, models: dict[str, TextModel]) -> None:
         ),
         ({"inputs": "a", "model": "mbart"}, 422, "tgt_lang is None, expected one of"),
         ({"inputs": 5}, 422, "inputs"),
+        ({"inputs": "a", "no_such_field": 1}, 422, "no_such_field is not supported"),
         ({"inputs": ["a"] * 9}, 422, "inputs"),
         ({"inputs": "a", "parameters": {"split": "words"}}, 422, "split is"),
         ({"inputs": "a", "parameters": {"truncation": "x"}}, 422, "truncation is not supported"),
