@@ -119,7 +119,7 @@ struct QuantizeBlocks {
   int64_t x_stride = 0;
   int64_t rows = 0, columns = 0;
   /// [rows, columns up to the next multiple of kGroupBlock] bytes; where `wide`, 16-bit integers,
-  /// of which every block has the features 4 i and 4 i + 2 for all i, then 4 i + 1 and 4 i + 3.
+  /// of every 4 neighbours 0, 2, 1, 3.
   int8_t* values = nullptr;
   float* scales = nullptr;         // [rows, blocks]
   int32_t* sums = nullptr;         // [rows, 2 * blocks], of every kGroupSpan values
