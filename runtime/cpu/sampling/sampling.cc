@@ -308,10 +308,9 @@ size_t sample_workspace(int64_t vocab_size, int64_t num_biases, int threads) {
 void sample(const SampleArgs& args, const Kernels& kernels, ThreadPool& pool) {
   Workspace workspace(args.workspace);
   const Scratch scratch(workspace, args.logits.columns(), args.num_biases, pool.threads());
-  pool.parallel_for(args.logits.rows(),
-                    [&](int64_t index, int worker) {
-                      Row(args, index, scratch, worker, kernels).run();
-                    });
+  pool.parallel_for(args.logits.rows(), [&](int64_t index, int worker) {
+    Row(args, index, scratch, worker, kernels).run();
+  });
 }
 
 void count_tokens(const CountTokensArgs& args) {
