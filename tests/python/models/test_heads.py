@@ -232,7 +232,7 @@ def test_sparse_pool(precision: Precision, device: str) -> None:
             for b, sum, twice in ((bias, False, False), (None, True, False), (bias, True, True)):
                 how = {"bias": b, "sum": sum, "twice": twice}
                 found = ops.sparse_pool(x, weight, cu_seqlens, **how, **options)
-                logits = reference.linear(precision.round(x), precision.round(weight), b)
+                logits = reference.linear(precision.activations(x), precision.round(weight), b)
                 expected = reference_heads.sparse(logits, cu_seqlens, sum, twice)
                 # Logits of many rows, each rounded to the precision, are in a sum.
                 precision.check(found, expected, steps=4 if sum else 1)

@@ -176,7 +176,7 @@ def test_appended_rows(precision: Precision, device: str, rng: Random) -> None:
     where = [(3, 63), (0, 0), (2, 63), (4, 0), (4, 1)]
     for pages, rows in zip(expected, (k, v), strict=True):
         for (page, at), row in zip(where, rows, strict=True):
-            pages[page, :, at] = precision.cached(row.reshape(2, 16))
+            pages[page, :, at] = precision.activations(row.reshape(2, 16))
     ops.append_kv_cache(
         keys, values, k, v, cu_seqlens, table, kv_lens, device=device, dtype=precision.name
     )

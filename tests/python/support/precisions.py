@@ -35,8 +35,8 @@ class Precision:
         """Numbers that the device takes as they are: as weights and as activations."""
         return reference.bfloat16(x) if self.name == "bfloat16" else np.asarray(x, np.float32)
 
-    def cached(self, x: Any) -> npt.NDArray[np.float32]:
-        """Activations as the device stores them."""
+    def activations(self, x: Any) -> npt.NDArray[np.float32]:
+        """Activations as the device keeps them."""
         return np.asarray(x, np.float32) if self.widened else self.round(x)
 
     def check(self, actual: npt.NDArray[np.float32], expected: Any, steps: float = 1) -> None:
