@@ -22,7 +22,7 @@ FLOAT8_CACHE = "float8 cache"
 # share of places at which another token is the most probable one.
 BOUNDS = {
     "bfloat16": (0.05, 0.3, 0.06),
-    "int8": (0.02, 0.15, 0.02),
+    "int8": (0.02, 0.15, 0.04),
     "stored": (0.08, 0.4, 0.06),
     FLOAT8_CACHE: (0.08, 0.6, 0.06),
 }
