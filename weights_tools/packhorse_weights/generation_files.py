@@ -39,7 +39,7 @@ class GenerationFiles:
     special_tokens: Mapping[str, Any] = field(default_factory=dict)
     decoder_start: int | None = None
     tasks: Mapping[str, Any] = field(default_factory=dict)
-    where: str = ""  # the file of the tasks
+    where: str = field(default="", compare=False)  # the file of the tasks
 
     def task_settings(self, name: str) -> tuple[str, dict[str, Any]]:
         """(the text that a task puts before another, its settings as `read_settings` names them);

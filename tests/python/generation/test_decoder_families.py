@@ -90,7 +90,7 @@ def test_int8(name: str, tmp_path: Path) -> None:
     golden = read_golden(GOLDEN / name)
     exact = logits_of(GOLDEN / name, golden)
     in_place = np.abs(logits_of(GOLDEN / name, golden, "int8") - exact).mean()
-    assert 0 < in_place < 0.01 * np.abs(exact).mean()
+    assert 0 < in_place < 0.03 * np.abs(exact).mean()
     converted = convert(GOLDEN / name, tmp_path / "int8", quantize="int8")
     assert np.abs(logits_of(converted, golden, "int8") - exact).mean() < 0.2
 

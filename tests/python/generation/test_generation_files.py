@@ -49,7 +49,6 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "constraints": ([{}],),
     "diversity_penalty": (0.5, 0.0),
     "dola_layers": ("low",),
-    "encoder_no_repeat_ngram_size": (2, 0),
     "encoder_repetition_penalty": (1.2, 1.0),
     "force_words_ids": ([[1]], []),
     "forced_decoder_ids": ([[1, 2]], []),

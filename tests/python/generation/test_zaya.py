@@ -85,10 +85,11 @@ def test_a_converted_folder(tmp_path: Path) -> None:
     convert(ZAYA, tmp_path / "float32")
     expected = logits_of(ZAYA, golden)
     np.testing.assert_array_equal(logits_of(tmp_path / "float32", golden), expected)
+    # Rows that a folder holds in int8 are coarser than the groups that are made of float32.
     convert(ZAYA, tmp_path / "int8", quantize="int8")
-    np.testing.assert_array_equal(
-        logits_of(tmp_path / "int8", golden, "int8"), logits_of(ZAYA, golden, "int8")
-    )
+    of_rows = np.abs(logits_of(tmp_path / "int8", golden, "int8") - expected)
+    of_groups = np.abs(logits_of(ZAYA, golden, "int8") - expected)
+    assert 0 < np.median(of_groups) < np.median(of_rows) < 0.05
 
 
 @pytest.mark.parametrize(("device", "dtype"), ON)
