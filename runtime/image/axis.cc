@@ -166,18 +166,21 @@ Axis make_axis(int64_t in, int64_t out, Span window, Filter filter, Rule rule,
   return axis;
 }
 
-std::vector<int64_t> nearest_pixels(int64_t in, int64_t out, Span window, Rule rule) {
+std::vector<int64_t> nearest_pixels(int64_t in, int64_t out, Span window, Rule rule, bool small) {
   std::vector<int64_t> pixels;
-  const double scale = static_cast<double>(in) / static_cast<double>(out);
-  const float float_scale = static_cast<float>(in) / static_cast<float>(out);
-  double position = scale * 0.5;
-  for (int64_t output = 0; output < window.end; ++output) {
-    const double there = rule == Rule::kPillow
-                             ? position
-                             : std::floor(static_cast<float>((static_cast<double>(output) + 0.5) *
-                                                             static_cast<double>(float_scale)));
-    if (output >= window.begin) pixels.push_back(std::min(static_cast<int64_t>(there), in - 1));
-    position += scale;
+  const double step = static_cast<double>(in) / static_cast<double>(out);
+  const float scale = static_cast<float>(in) / static_cast<float>(out);
+  double sum = step * 0.5;
+  for (int64_t output = 0; output < window.end; ++output, sum += step) {
+    if (output < window.begin) continue;
+    double position = sum;
+    if (rule == Rule::kTorchvision) {
+      const float center = static_cast<float>(output) + 0.5f;
+      const float pixel =
+          small ? center * scale : std::max(std::fma(center, scale, -0.5f), 0.0f) + 0.5f;
+      position = std::floor(pixel);
+    }
+    pixels.push_back(std::min(static_cast<int64_t>(position), in - 1));
   }
   return pixels;
 }

@@ -28,7 +28,7 @@ struct Span {
   int64_t size() const { return end - begin; }
 };
 
-/// What outputs [window.begin, window.end) of an axis are made of.
+/// Weights of the outputs [window.begin, window.end) of an axis.
 struct Axis {
   std::vector<cpu::Taps> taps;  // [window.size()], of quads that begin at multiples of 4
   std::vector<uint32_t> words;
@@ -40,7 +40,8 @@ struct Axis {
 Axis make_axis(int64_t in, int64_t out, Span window, Filter filter, Rule rule,
                const cpu::ImageKernels& kernels);
 
-/// Returns the pixel that each output in `window` is a copy of, by kNearest.
-std::vector<int64_t> nearest_pixels(int64_t in, int64_t out, Span window, Rule rule);
+/// Returns the pixel that each output in `window` is a copy of, by kNearest. PyTorch rounds in
+/// another way where height and width that are asked for add up to at most 128: `small`.
+std::vector<int64_t> nearest_pixels(int64_t in, int64_t out, Span window, Rule rule, bool small);
 
 }  // namespace packhorse::image

@@ -18,7 +18,7 @@ using Values = std::array<std::array<float, 256>, 3>;
 /// pixel is (top, left) of the resized image, and whose pixels outside of it (negative positions,
 /// for example) have bytes of 0; below and right of the frame, `padded` may add numbers of 0.
 struct Plan {
-  Pixels pixels;  // of 3 channels
+  Pixels pixels;  // 3 channels
   Size resized;
   int64_t top = 0, left = 0;
   Size frame;
@@ -26,7 +26,7 @@ struct Plan {
   float* out = nullptr;
 };
 
-/// How numbers lie. patch {0, 0}: planes, [3][padded.height][padded.width]. Otherwise rows of
+/// The order of numbers. patch {0, 0}: planes, [3][padded.height][padded.width]. Otherwise rows of
 /// patches, [padded.height / patch.height][padded.width / patch.width], each of which is
 /// [3][patch.height][patch.width]: the order in which Conv2d has its weights.
 struct Layout {

@@ -39,7 +39,7 @@ void check_span(const char* what, Span span, int64_t end) {
   }
 }
 
-// Whether Pillow 13 makes the vertical pass first (ImagingResampleInner).
+// True where Pillow 13 makes the vertical pass first (ImagingResampleInner).
 bool shrinks_vertically(Size in, Size out) {
   return in.height > out.height && in.height - out.height > 2 * (in.width - out.width);
 }
@@ -71,8 +71,9 @@ Resizer::Resizer(const Pixels& pixels, const Window& window, Filter filter, Rule
     std::iota(source_rows_.begin(), source_rows_.end(), window.rows.begin);
     std::iota(source_columns_.begin(), source_columns_.end(), window.columns.begin);
   } else if (filter == Filter::kNearest) {
-    source_rows_ = nearest_pixels(in.height, out.height, window.rows, rule);
-    source_columns_ = nearest_pixels(in.width, out.width, window.columns, rule);
+    const bool small = out.height + out.width <= 128;
+    source_rows_ = nearest_pixels(in.height, out.height, window.rows, rule, small);
+    source_columns_ = nearest_pixels(in.width, out.width, window.columns, rule, small);
   } else {
     rows_ = make_axis(in.height, out.height, window.rows, filter, rule, kernels_);
     columns_ = make_axis(in.width, out.width, window.columns, filter, rule, kernels_);

@@ -70,7 +70,7 @@ inline void add_rows(image::Pixels& pixels, PyObject* part, int64_t rows) {
   for (int64_t row = 0; row < rows; ++row) pixels.rows.push_back(data + row * row_bytes);
 }
 
-/// What `name` names. Throws InvalidArgument with the names that there are.
+/// Looks a name up. Throws InvalidArgument with the names that there are.
 template <class T>
 T choose_of(const char* what, const std::string& name, const std::map<std::string, T>& choices) {
   const auto found = choices.find(name);

@@ -2,8 +2,8 @@
 """Images resized and made the input of models (see packhorse.image), one to one: this module
 converts arguments and decides nothing.
 
-An image is a tuple (parts, width, channels, bytes of a pixel); a part is a tuple (rows, memory), whose
-memory is a C-contiguous uint8 array or a capsule of the Arrow C data interface.
+An image is a tuple (parts, width, channels, bytes of a pixel); a part is a tuple (rows, memory),
+whose memory is a C-contiguous uint8 array or a capsule of the Arrow C data interface.
 """
 
 from libc.stdint cimport int64_t, uint8_t
@@ -91,9 +91,9 @@ def resize(tuple image not None, tuple size not None, str resample not None, str
 def make_features(list plans not None, values not None, tuple patch not None,
                   str resample not None, str backend not None, out not None, int64_t first,
                   int threads):
-    """Fills `out` from element `first` on. A plan is a tuple (image, size that it is resized to, top
-    and left of the frame, size of the frame, size that it is padded to); a patch of (0, 0) means
-    planes."""
+    """Fills `out` from element `first` on. A plan is a tuple (image, size that it is resized to,
+    top and left of the frame, size of the frame, size that it is padded to); a patch of (0, 0)
+    means planes."""
     cdef vector[Plan] all_plans
     cdef Plan plan
     for image, resized, (top, left), frame, padded in plans:

@@ -4,8 +4,8 @@
     pixels = processor(["a.jpg", open("b.png", "rb").read()])      # float32 [2, 3, 224, 224]
     patches = processor.patches(["a.jpg", "b.webp"], patch_size=32)  # packed, with cu_seqlens
 
-Pixels are those of the image processors of transformers 5, bit for bit: `backend` says of which of its
-two (see `ImageProcessor`).
+Pixels are those of the image processors of transformers 5, bit for bit; `backend` says of which of
+its two backends (see `ImageProcessor`).
 """
 
 from packhorse.image.decoding import MAX_PIXELS, ImageSource, decode

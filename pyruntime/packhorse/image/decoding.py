@@ -45,8 +45,8 @@ def decode(image: ImageSource, max_pixels: int = MAX_PIXELS) -> Pixels | PillowI
     """Returns the image as RGB and upright: a uint8 array [height, width, 3] or a Pillow image.
 
     `image` is the path of a JPEG, PNG or WebP file, its bytes, an image of Pillow (in any mode but
-    "I" and "F"), or an array: uint8 [height, width] or [height, width, channels] with 1 (grey), 3 or 4
-    (RGB with alpha) channels, or uint16 [height, width] (grey).
+    "I" and "F"), or an array: uint8 [height, width] or [height, width, channels] with 1 (grey), 3
+    or 4 (RGB with alpha) channels, or uint16 [height, width] (grey).
 
     - Files and images of Pillow are turned as their EXIF orientation says.
     - Transparent images are put on white, as transformers does from version 5 on; palettes and CMYK
@@ -69,8 +69,8 @@ def decode(image: ImageSource, max_pixels: int = MAX_PIXELS) -> Pixels | PillowI
     if isinstance(image, pillow().Image):
         return _guarded(image, "the image", max_pixels)
     raise TypeError(
-        f"an image is a {type(image).__name__}, expected a path, bytes, a NumPy array or an image of "
-        "Pillow"
+        f"an image is a {type(image).__name__}, expected a path, bytes, a NumPy array or an image "
+        "of Pillow"
     )
 
 

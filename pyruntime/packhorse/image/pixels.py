@@ -43,8 +43,8 @@ def native_image(image: npt.NDArray[np.uint8] | PillowImage) -> native.Image:
 
 
 def _arrow_memory(image: PillowImage) -> Any:
-    """A capsule that holds the image's memory, or None if it is in several blocks or Pillow is older
-    than 11.3."""
+    """A capsule that holds the image's memory, or None if it is in several blocks, or if Pillow is
+    older than 11.3."""
     try:
         return image.__arrow_c_array__()[1]
     except (AttributeError, ValueError):
@@ -65,18 +65,18 @@ def resize(
     image of Pillow with 8 bits a channel. `resample` is "nearest", "box", "bilinear", "hamming",
     "bicubic" or "lanczos".
 
-    The bits are those of Pillow's `Image.resize` (`backend="pil"`), or of torchvision's `resize` of a
-    uint8 tensor on a CPU with antialias and, for "nearest", of "nearest-exact"
-    (`backend="torchvision"`, which has neither "box" nor "hamming"). Each channel is resized by itself:
-    an image with alpha is what Pillow does with "RGBa", not with "RGBA".
+    The bits are those of `Image.resize` of Pillow 13 (`backend="pil"`), or of torchvision's
+    `resize` of a uint8 tensor on a CPU with antialias and, for "nearest", of "nearest-exact"
+    (`backend="torchvision"`, which has neither "box" nor "hamming"). Each channel is resized by
+    itself, as Pillow does with "RGBa", not with "RGBA".
 
     Raises ValueError for anything else. `threads`: 0 means one for each core.
     """
     if isinstance(image, np.ndarray):
         if image.dtype != np.uint8 or image.ndim not in (2, 3):
             raise ValueError(
-                f"the image is an array of {image.dtype} {list(image.shape)}, expected uint8 [height, "
-                "width] or [height, width, channels]"
+                f"the image is an array of {image.dtype} {list(image.shape)}, expected uint8 "
+                "[height, width] or [height, width, channels]"
             )
     elif not isinstance(image, pillow().Image) or image.mode not in _CHANNELS:
         mode = getattr(image, "mode", type(image).__name__)

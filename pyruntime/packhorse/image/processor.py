@@ -41,7 +41,8 @@ class ImageProcessor:
 
     `backend` chooses the bits: "torchvision" is what transformers 5 does unless it is told
     otherwise, whatever the checkpoint was saved with; "pil" is its other backend, and what
-    transformers 4 called slow processors. They differ by up to a few steps of 255 in resized images.
+    transformers 4 called slow processors. They differ by up to a few steps of 255 in resized
+    images.
 
     `threads`: images are spread over as many threads, and a single image over as many, too; 0 means
     one for each core. `max_pixels`: larger images are refused before they are decoded.
@@ -76,8 +77,9 @@ class ImageProcessor:
         return cls(ImageSettings.from_folder(folder), **options)
 
     def __call__(self, images: Sequence[ImageSource] | ImageSource) -> FloatArray:
-        """Returns float32 [B, 3, height, width]; [1, 3, ...] for a single image. `decode` says what an
-        image may be. Raises ValueError if results have different sizes: `patches` packs these."""
+        """Returns float32 [B, 3, height, width]; [1, 3, ...] for a single image. `decode` says what
+        an image may be. Raises ValueError if results have different sizes, which `patches`
+        packs."""
         sources = _as_list(images)
         size = self.settings.fixed_size
         if size is not None:

@@ -1,4 +1,4 @@
-"""What a checkpoint's preprocessor_config.json asks for."""
+"""Settings of image processors, read from a checkpoint's preprocessor_config.json."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ _EFFECTLESS = ("do_convert_rgb", "do_reduce_labels")
 
 @dataclass(frozen=True)
 class ImageSettings:
-    """What is done with an upright RGB image, in this order. Sizes are (height, width).
+    """Steps that an upright RGB image goes through, in this order. Sizes are (height, width).
 
     `resize`: a size; or an int, which the shorter side becomes; or None. `crop`: the size of the
     centre that is cut out; where the image is smaller, black is added around it. `rescale`,
-    `mean` and `std`: numbers are (byte * rescale - mean) / std; any may be None. `pad`: the size to which
-    numbers of 0 are added below and to the right.
+    `mean` and `std`: numbers are (byte * rescale - mean) / std; any may be None. `pad`: the size to
+    which numbers of 0 are added below and to the right.
     """
 
     resize: Size | int | None = (224, 224)
@@ -154,7 +154,8 @@ class ImageSettings:
                 mean, std = (x * np.float32(1.0 / self.rescale) for x in (mean, std))
             else:
                 byte = (byte.astype(np.float64) * self.rescale).astype(np.float32)
-        return (byte - mean) / std
+        values: npt.NDArray[np.float32] = (byte - mean) / std
+        return values
 
 
 def _read(path: Path) -> dict[str, Any]:

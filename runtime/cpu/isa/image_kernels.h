@@ -13,10 +13,10 @@ namespace packhorse::cpu {
 /// out[quad][channel][row][4 columns], for the quads in [0, quads). Bytes of columns that the image
 /// does not have are zeros.
 struct PackPixels {
-  const uint8_t* const* rows = nullptr;  // of the image, one for each row of the kernel
+  const uint8_t* const* rows = nullptr;  // the image's, one for each row of the kernel
   uint8_t* out = nullptr;
   int64_t first_column = 0;  // that of the first quad
-  int64_t columns = 0;       // of the image
+  int64_t columns = 0;       // the image's
   int64_t quads = 0;
   int channels = 0;  // 1 to 4 that are taken ...
   int pixel_stride =

@@ -16,10 +16,10 @@ import numpy as np
 import transformers
 from PIL import Image
 
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parents[1] / "python/support"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "python/support"))
 from image_cases import CONFIGS, SIZES, image
 
+HERE = Path(__file__).parent
 FAMILIES = {"ViTFeatureExtractor": "ViTImageProcessor"}
 
 

@@ -49,7 +49,7 @@ def test_pixel_values_are_those_of_transformers(name: str, backend: Any) -> None
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_one_image_and_many(backend: Any) -> None:
-    """The same bits alone, together, in any order, with any number of threads."""
+    """Results have the same bits alone, together, in any order, with any number of threads."""
     settings = ImageSettings.from_config(CONFIGS["clip"])
     images = [image(number) for number in range(len(SIZES))]
     alone = [ImageProcessor(settings, backend=backend, threads=1)(one)[0] for one in images]

@@ -16,9 +16,9 @@ import packhorse
 import pytest
 
 TESTS = Path(__file__).parents[1]
-SUITES = ("invariance", "ops", "attention", "int8", "pages", "pages_invariance")
+SUITES = ("invariance", "ops", "attention", "int8", "pages", "pages_invariance", "resize")
 # The first has the float kernels of every processor with AVX-512, which other tests meet already.
-SUITES_OF = {"AVX512_CORE": ("invariance", "int8"), "AVX2": SUITES, "SSE41": SUITES}
+SUITES_OF = {"AVX512_CORE": ("invariance", "int8", "resize"), "AVX2": SUITES, "SSE41": SUITES}
 # Names in Linux of features beyond each. A processor that has none of them runs the same kernels in
 # other tests.
 NEWER = {"AVX512_CORE": ["avx512_vnni"], "AVX2": ["avx512f", "avx_vnni"], "SSE41": ["avx2"]}

@@ -79,22 +79,27 @@ def _along_columns(image: Bytes, to: int, name: str, backend: str) -> Bytes:
     return _along_rows(image.swapaxes(0, 1), to, name, backend).swapaxes(0, 1)
 
 
-def _nearest(size: int, to: int, backend: str) -> npt.NDArray[np.int64]:
+def _nearest(size: int, to: int, backend: str, small: bool) -> npt.NDArray[np.int64]:
     if backend == "torchvision":
-        scale = np.float32(size) / np.float32(to)
-        places = np.floor(((np.arange(to) + 0.5) * np.float64(scale)).astype(np.float32))
+        scale = np.float64(np.float32(size) / np.float32(to))
+        places = ((np.arange(to) + 0.5) * scale).astype(np.float32)
+        if not small:  # a fused multiplication and addition, then another addition
+            places = np.maximum((np.arange(to) + 0.5) * scale - 0.5, 0).astype(np.float32)
+            places += np.float32(0.5)
     else:  # repeated sums
         places = np.cumsum(np.r_[0.5 * (size / to), np.full(to - 1, size / to)])
     return np.minimum(places.astype(np.int64), size - 1)
 
 
 def resized(image: Bytes, size: tuple[int, int], name: str, backend: str) -> Bytes:
-    """What Pillow 13, or torchvision on CPUs, makes of uint8 [height, width, channels]."""
+    """Resizes uint8 [height, width, channels] as Pillow 13, or torchvision on CPUs, does."""
     height, width = image.shape[:2]
     if (height, width) == size:
         return image
     if name == "nearest":
-        rows, columns = _nearest(height, size[0], backend), _nearest(width, size[1], backend)
+        small = sum(size) <= 128
+        rows = _nearest(height, size[0], backend, small)
+        columns = _nearest(width, size[1], backend, small)
         return image[rows][:, columns]
     shrinks = height > size[0] and height - size[0] > 2 * (width - size[1])
     if backend == "pil" and shrinks:
