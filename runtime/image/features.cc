@@ -39,6 +39,7 @@ void check(const Plan& plan, const Layout& layout) {
       refuse(what, size, "sides of 1 to 1048576 pixels");
     }
   };
+  sides("size that an image is resized to", plan.resized);
   sides("frame of an image", plan.frame);
   sides("padded size of an image", plan.padded);
   if (plan.padded.height < plan.frame.height || plan.padded.width < plan.frame.width) {
