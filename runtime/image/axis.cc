@@ -105,11 +105,9 @@ class Resampling {
 };
 
 // The most bits behind the point with which no weight takes more than 15 bits and its sign.
-int narrow_bits(const Resampling& resampling, int64_t out) {
+int narrow_bits(const std::vector<Weights>& all) {
   double largest = 0;
-  Weights weights;
-  for (int64_t output = 0; output < out; ++output) {
-    resampling.weigh(output, weights);
+  for (const Weights& weights : all) {
     for (const double value : weights.values) largest = std::max(largest, value);
   }
   int bits = 0;
@@ -134,12 +132,17 @@ Axis make_axis(int64_t in, int64_t out, Span window, Filter filter, Rule rule,
   }
   const Resampling resampling(in, out, filter);
   Axis axis;
-  axis.point.shift = rule == Rule::kPillow ? kMostBits : narrow_bits(resampling, out);
+  // Weights outside of the window count for the place of torchvision's point.
+  const Span weighed = rule == Rule::kPillow ? window : Span{0, out};
+  std::vector<Weights> all(static_cast<size_t>(weighed.size()));
+  for (int64_t i = 0; i < weighed.size(); ++i) {
+    resampling.weigh(weighed.begin + i, all[static_cast<size_t>(i)]);
+  }
+  axis.point.shift = rule == Rule::kPillow ? kMostBits : narrow_bits(all);
   std::vector<int32_t> quads;
   int32_t largest = 0, smallest = 0;
-  Weights weights;
   for (int64_t output = window.begin; output < window.end; ++output) {
-    resampling.weigh(output, weights);
+    const Weights& weights = all[static_cast<size_t>(output - weighed.begin)];
     // A weight beyond both ends of an axis is not there: at least one pixel counts.
     const auto count = static_cast<int64_t>(weights.values.size());
     const int64_t first = weights.first / 4, end = ceil_div(weights.first + count, int64_t{4});

@@ -25,6 +25,7 @@ ImageSource = Union[
 # The most pixels of an image that is decoded: 192 MiB of RGB. A photo of a phone has 12 to 50
 # million.
 MAX_PIXELS = 1 << 26
+_ORIENTATION = 0x0112  # the tag of Exif
 # Other readers of Pillow are never reached by bytes from outside.
 _FORMATS = ("JPEG", "PNG", "WEBP")
 
@@ -125,7 +126,9 @@ def _guarded(image: PillowImage, what: str, max_pixels: int) -> PillowImage:
     import PIL.ImageOps
 
     try:
-        return _to_rgb(PIL.ImageOps.exif_transpose(image))
+        if image.getexif().get(_ORIENTATION, 1) != 1:  # the function below would copy others, too
+            image = PIL.ImageOps.exif_transpose(image)
+        return _to_rgb(image)
     except MemoryError:
         raise
     except Exception as error:
