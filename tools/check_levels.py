@@ -18,10 +18,12 @@ from typing import NamedTuple
 
 # The folders that the files of a folder may include besides their own.
 MAY_INCLUDE = {
-    "pyruntime": {"generation", "session", "model", "ops", "core", "include"},
+    "pyruntime": {"generation", "session", "model", "image", "ops", "core", "include"},
     "runtime/generation": {"session", "model", "ops", "core", "include"},
     "runtime/session": {"model", "ops", "core", "include"},
     "runtime/model": {"ops", "core", "include"},
+    # Prepares inputs on the host, by the vector kernels and threads of the CPU; knows no model.
+    "runtime/image": {"cpu", "core", "include"},
     "runtime/ops": {"core", "include"},
     "runtime/cpu": {"ops", "core", "include"},  # the boundary's headers, which backends implement
     "runtime/cuda": {"ops", "core", "include"},
@@ -148,6 +150,7 @@ MAY_IMPORT = {
         "top": "_native generation",
         "_native": "",
         "ops": "top _native",
+        "image": "top _native",
         "generation": "top _native",
         "text": "top generation text.generation text.tasks text.tokenization",
         "text.tokenization": "top text",

@@ -26,11 +26,12 @@ FUZZES = __name__ == "__main__" and "--lines" not in sys.argv
 if FUZZES:
     import atheris
 
-    instrumented: Any = atheris.instrument_imports(include=["packhorse_weights"])
+    instrumented: Any = atheris.instrument_imports(include=["packhorse_weights", "packhorse.image"])
 else:
     instrumented = contextlib.nullcontext()
 with instrumented:
     import packhorse_weights
+    from packhorse.image import ImageProcessor, ImageSettings
     from packhorse_weights import CheckpointError, inspect_checkpoint
     from packhorse_weights.formats.ctranslate2_model import open_ctranslate2
     from packhorse_weights.formats.gguf.model import open_generation, open_gguf, open_tokenizer
@@ -86,6 +87,16 @@ def _gguf(data: bytes) -> None:
             assert tensor.data.shape == tensor.shape
 
 
+def _image(data: bytes) -> None:
+    processor = ImageProcessor(ImageSettings(resize=(9, 8)), threads=1, max_pixels=1 << 16)
+    with contextlib.suppress(ValueError):
+        assert processor(data).shape == (1, 3, 9, 8)
+    with contextlib.suppress(ValueError, UnicodeDecodeError):
+        config = json.loads(data)
+        if isinstance(config, dict):
+            ImageSettings.from_config({"image_processor_type": "CLIPImageProcessor", **config})
+
+
 def _pickle(data: bytes) -> None:
     read_pickle(data)
 
@@ -129,6 +140,7 @@ READERS: dict[str, Callable[[bytes], None]] = {
     "ctranslate2": _ctranslate2,
     "folder": _folder,
     "gguf": _gguf,
+    "image": _image,
     "pickle": _pickle,
     "safetensors": _safetensors,
     "sentencepiece": _sentencepiece,
@@ -150,6 +162,7 @@ MODULES = {
         "tokenizers.special_tokens",
     ),
     "gguf": ("formats.gguf.",),
+    "image": ("image.",),
     "pickle": ("formats.torch.pickle",),
     "safetensors": ("formats.safetensors",),
     "sentencepiece": ("tokenizers.sentencepiece", "tokenizers.charsmap"),
@@ -175,6 +188,8 @@ def _lines_of(code: CodeType) -> set[int]:
 def lines_reached(reader: str, inputs: list[bytes]) -> tuple[int, int]:
     """(the lines that these inputs reach, all lines) of the modules of a reader."""
     package = Path(packhorse_weights.__file__).parent
+    if reader == "image":
+        package = package.with_name("packhorse")
     lines = {}
     for path in package.rglob("*.py"):
         name = ".".join(path.relative_to(package).with_suffix("").parts)

@@ -76,6 +76,16 @@ def _gguf(folder: Path) -> None:
     (folder / "small").write_bytes(gguf(entries, [tensor()], data=16))
 
 
+def _image(folder: Path) -> None:
+    from test_image_file import FILES
+
+    for name, data in FILES.items():
+        (folder / name.replace(" ", "-")).write_bytes(data)
+    (folder / "settings").write_text(
+        '{"size": {"shortest_edge": 9}, "crop_size": 4, "resample": 3}'
+    )
+
+
 def _pickles() -> dict[str, bytes]:
     plain = t.tensor("0", 6, (2, 3))
     view = t.tensor("0", 6, (3, 2), (1, 3), offset=0, kind="FloatStorage")
@@ -115,6 +125,7 @@ SEEDS = {
     "ctranslate2": _ctranslate2,
     "folder": _folder,
     "gguf": _gguf,
+    "image": _image,
     "pickle": _pickle,
     "safetensors": _safetensors,
     "sentencepiece": _sentencepiece,

@@ -12,6 +12,7 @@
 #include "cpu/isa/attention_kernels.h"
 #include "cpu/isa/cca_kernels.h"
 #include "cpu/isa/gemm_kernels.h"
+#include "cpu/isa/image_kernels.h"
 #include "cpu/isa/row_kernels.h"
 
 namespace packhorse::cpu {
@@ -52,6 +53,9 @@ struct Kernels {
   void (*lora_expand[2])(const LoraExpand&);
   void (*activate[2])(const ActivateElements&);
   void (*convolve_head[2])(const CcaHead&);  // [dtype of latents]
+  ImageKernels image;
+  ImageKernels
+      image_bytes;  // empty without products of signed and other bytes; need VNNI on x86-64
 };
 
 extern const Kernels kSse41Kernels;

@@ -18,11 +18,11 @@ import pytest
 TESTS = Path(__file__).parents[1]
 SUITES = (
     *("invariance", "ops", "groups_operator", "attention", "int8", "pages", "pages_invariance"),
-    "weights_16_bits",
+    *("weights_16_bits", "resize"),
 )
 # The first has the float kernels of every processor with AVX-512, which other tests meet already.
 SUITES_OF = {
-    "AVX512_CORE": ("invariance", "groups_operator", "int8", "weights_16_bits"),
+    "AVX512_CORE": ("invariance", "groups_operator", "int8", "weights_16_bits", "resize"),
     "AVX2": SUITES,
     "SSE41": SUITES,
 }

@@ -1,0 +1,22 @@
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Size = tuple[int, int]
+Image = tuple[list[tuple[int, Any]], int, int, int]
+Plan = tuple[Image, Size, tuple[int, int], Size, Size]
+
+def resize(
+    image: Image, size: Size, resample: str, backend: str, threads: int
+) -> npt.NDArray[np.uint8]: ...
+def make_features(
+    plans: list[Plan],
+    values: npt.NDArray[np.float32],
+    patch: Size,
+    resample: str,
+    backend: str,
+    out: npt.NDArray[np.float32],
+    first: int,
+    threads: int,
+) -> None: ...

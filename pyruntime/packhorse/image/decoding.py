@@ -1,0 +1,156 @@
+"""Files, bytes, arrays and Pillow's images made upright RGB images, by Pillow.
+
+Pillow decodes because its wheels bring the decoders of three formats up to date a few times a year,
+and because checkpoints were trained on what it makes of files. It lets go of the interpreter lock
+while it decodes.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from typing import TYPE_CHECKING, Any, Union, cast
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from PIL.Image import Image as PillowImage
+
+Pixels = npt.NDArray[np.uint8]
+ImageSource = Union[
+    str, "os.PathLike[str]", bytes, bytearray, memoryview, npt.NDArray[Any], "PillowImage"
+]
+
+# The most pixels of an image that is decoded: 192 MiB of RGB. A photo of a phone has 12 to 50
+# million.
+MAX_PIXELS = 1 << 26
+_ORIENTATION = 0x0112  # the tag of Exif
+# Other readers of Pillow are never reached by bytes from outside.
+_FORMATS = ("JPEG", "PNG", "WEBP")
+
+
+def pillow() -> Any:
+    """The module PIL.Image."""
+    try:
+        import PIL.Image
+        import PIL.ImageOps
+    except ImportError as error:
+        raise ImportError(
+            "images are read by the package pillow: pip install 'packhorse[image]'"
+        ) from error
+    return PIL.Image
+
+
+def decode(image: ImageSource, max_pixels: int = MAX_PIXELS) -> Pixels | PillowImage:
+    """Returns the image as RGB and upright: a uint8 array [height, width, 3] or a Pillow image.
+
+    `image` is the path of a JPEG, PNG or WebP file, its bytes, an image of Pillow (in any mode but
+    "I" and "F"), or an array: uint8 [height, width] or [height, width, channels] with 1 (grey), 3
+    or 4 (RGB with alpha) channels, or uint16 [height, width] (grey).
+
+    - Files and images of Pillow are turned as their EXIF orientation says.
+    - Transparent images are put on white, as transformers does from version 5 on; palettes and CMYK
+      are converted by Pillow.
+    - Of 16 bits the upper 8 are taken; Pillow itself would clip grey ones to white.
+    - Of animations the first image is taken.
+
+    Raises ValueError for an image of more than `max_pixels` pixels, before it is decoded, and for
+    bytes that cannot be decoded to the end; OSError for a file that cannot be read; TypeError for
+    anything else.
+    """
+    if isinstance(image, np.ndarray):
+        return _of_array(image, max_pixels)
+    if isinstance(image, str | os.PathLike):
+        with open(image, "rb") as file:  # noqa: PTH123  (bytes paths work, too)
+            return _of_file(file, f"the file {os.fspath(image)!r}", max_pixels)
+    if isinstance(image, bytes | bytearray | memoryview):
+        what = f"an image of {memoryview(image).nbytes} bytes"
+        return _of_file(io.BytesIO(image), what, max_pixels)
+    if isinstance(image, pillow().Image):
+        return _guarded(image, "the image", max_pixels)
+    raise TypeError(
+        f"an image is a {type(image).__name__}, expected a path, bytes, a NumPy array or an image "
+        "of Pillow"
+    )
+
+
+def _of_array(array: npt.NDArray[Any], max_pixels: int) -> Pixels | PillowImage:
+    channels = array.shape[2] if array.ndim == 3 else 1
+    known = array.ndim in (2, 3) and channels in (1, 3, 4)
+    wide = array.dtype == np.uint16 and array.ndim == 2
+    if not known or (array.dtype != np.uint8 and not wide) or 0 in array.shape:
+        raise ValueError(
+            f"an image is an array of {array.dtype} {list(array.shape)}, expected uint8 [height, "
+            "width] or [height, width, 1, 3 or 4], or uint16 [height, width], without empty sides"
+        )
+    if array.shape[0] * array.shape[1] > max_pixels:
+        raise _too_large("the image", array.shape[1], array.shape[0], max_pixels)
+    if wide:
+        array = _upper_bytes(array)
+    if channels == 4:
+        return _to_rgb(pillow().fromarray(np.ascontiguousarray(array)))
+    if channels == 1:
+        grey = array.reshape(array.shape[0], array.shape[1], 1)
+        array = np.repeat(grey, 3, axis=2)
+    return cast(Pixels, np.ascontiguousarray(array))
+
+
+def _upper_bytes(array: npt.NDArray[Any]) -> Pixels:
+    return (array >> 8).astype(np.uint8)
+
+
+def _of_file(file: Any, what: str, max_pixels: int) -> PillowImage:
+    module = pillow()
+    try:
+        image = module.open(file, formats=_FORMATS)
+    except (module.DecompressionBombError, module.DecompressionBombWarning) as error:
+        raise ValueError(f"{what} has too many pixels: {error}") from error
+    except MemoryError:
+        raise
+    except Exception as error:  # hostile headers reach every kind of exception
+        raise ValueError(f"{what} is no JPEG, PNG or WebP image that can be read") from error
+    return _guarded(image, what, max_pixels)
+
+
+def _guarded(image: PillowImage, what: str, max_pixels: int) -> PillowImage:
+    """The image as RGB and upright, after its size was checked."""
+    if image.width * image.height > max_pixels:
+        raise _too_large(what, image.width, image.height, max_pixels)
+    if image.width == 0 or image.height == 0:
+        raise ValueError(f"{what} has {image.width} x {image.height} pixels, expected some")
+    if image.mode in ("I", "F"):
+        raise ValueError(
+            f"{what} has numbers of 32 bits (mode {image.mode}), expected 8 or 16 bits a channel"
+        )
+    import PIL.ImageOps
+
+    try:
+        if image.getexif().get(_ORIENTATION, 1) != 1:  # the function below would copy others, too
+            image = PIL.ImageOps.exif_transpose(image)
+        return _to_rgb(image)
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise ValueError(f"{what} is broken: {error}") from error
+
+
+def _to_rgb(image: PillowImage) -> PillowImage:
+    if image.mode == "RGB" and "transparency" not in image.info:
+        image.load()
+        return image
+    if image.mode.startswith("I;16"):
+        return cast("PillowImage", pillow().fromarray(_upper_bytes(np.asarray(image)))).convert(
+            "RGB"
+        )
+    if "A" in image.getbands() or image.info.get("transparency") is not None:
+        image = image.convert("RGBA")
+        white = pillow().new("RGBA", image.size, (255, 255, 255, 255))
+        return cast("PillowImage", pillow().alpha_composite(white, image).convert("RGB"))
+    return image.convert("RGB")
+
+
+def _too_large(what: str, width: int, height: int, max_pixels: int) -> ValueError:
+    return ValueError(
+        f"{what} has {width} x {height} pixels, which are more than max_pixels = {max_pixels}"
+    )
