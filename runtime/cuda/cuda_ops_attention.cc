@@ -61,6 +61,10 @@ void check_paged_attention(const AttentionArgs& args) {
   if (args.head_dim > 256) {
     throw InvalidArgument(concat("attention: head_dim ", args.head_dim, " is over 256"));
   }
+  if (!args.mask.causal || args.term.kind == ScoreTermKind::kBucketed) {
+    throw RuntimeError(concat("attention: ", args.mask.causal ? "a bucketed term" : "a mask that is not causal",
+                              " over pages does not run on CUDA yet"));
+  }
   const bool float8 = args.pages.keys.dtype == DType::kFloat8;
   if (args.pages.keys.dtype != args.q.dtype && !float8) {
     throw InvalidArgument(concat("attention: pages are ", name_of(args.pages.keys.dtype),

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/format.h"
 #include "generation/engine/adapter_names.h"
 #include "generation/engine/engine.h"
 
@@ -26,22 +27,28 @@ class EngineSession final : public GenerationSession {
   }
 
   std::shared_ptr<GenerationRequest> submit(std::span<const int32_t> ids, const Sampling& sampling,
-                                            double timeout_s) override {
+                                            double timeout_s,
+                                            std::span<const int32_t> source) override {
     check_process(process_);
-    std::unique_ptr<Job> job = make(ids, sampling);
+    std::unique_ptr<Job> job = make(ids, sampling, source);
     std::shared_ptr<GenerationRequest> request = job->request;
     parts_->engine.submit({&job, 1}, timeout_s);
     return request;
   }
 
   std::vector<std::shared_ptr<GenerationRequest>> submit_all(
-      std::span<const std::vector<int32_t>> prompts, const Sampling& sampling,
-      double timeout_s) override {
+      std::span<const std::vector<int32_t>> prompts, const Sampling& sampling, double timeout_s,
+      std::span<const std::vector<int32_t>> sources) override {
     check_process(process_);
+    if (!sources.empty() && sources.size() != prompts.size()) {
+      throw InvalidArgument(concat("there are ", sources.size(), " sources, expected one for each of ",
+                                   prompts.size(), " prompts"));
+    }
     std::vector<std::unique_ptr<Job>> jobs;
     std::vector<std::shared_ptr<GenerationRequest>> requests;
-    for (const auto& ids : prompts) {
-      jobs.push_back(make(ids, sampling));
+    for (size_t i = 0; i < prompts.size(); ++i) {
+      jobs.push_back(make(prompts[i], sampling,
+                          sources.empty() ? std::span<const int32_t>() : sources[i]));
       requests.push_back(jobs.back()->request);
     }
     try {
@@ -54,8 +61,9 @@ class EngineSession final : public GenerationSession {
   }
 
   std::vector<std::vector<GeneratedSequence>> generate(
-      std::span<const std::vector<int32_t>> prompts, const Sampling& sampling) override {
-    const auto requests = submit_all(prompts, sampling, kNoTimeout);
+      std::span<const std::vector<int32_t>> prompts, const Sampling& sampling,
+      std::span<const std::vector<int32_t>> sources) override {
+    const auto requests = submit_all(prompts, sampling, kNoTimeout, sources);
     std::vector<std::vector<GeneratedSequence>> results;
     for (const auto& request : requests) {
       request->wait();
@@ -97,6 +105,10 @@ class EngineSession final : public GenerationSession {
     return std::min(limits.max_context, limits.num_pages * kPageTokens);
   }
   int64_t vocab_size() const override { return parts_->runner->limits().vocab_size; }
+  int64_t max_source() const override {
+    const RunnerLimits& limits = parts_->runner->limits();
+    return std::min(limits.max_source, (limits.num_pages - 1) * kPageTokens);
+  }
 
  private:
   /// State that the engine's thread uses, and the engine.
@@ -109,8 +121,9 @@ class EngineSession final : public GenerationSession {
     Engine engine;
   };
 
-  std::unique_ptr<Job> make(std::span<const int32_t> ids, const Sampling& sampling) {
-    auto job = make_job(ids, sampling, parts_->runner->limits(), options_);
+  std::unique_ptr<Job> make(std::span<const int32_t> ids, const Sampling& sampling,
+                            std::span<const int32_t> source) {
+    auto job = make_job(ids, sampling, parts_->runner->limits(), options_, source);
     if (!sampling.adapter.empty()) job->adapter = parts_->adapters.lease(sampling.adapter);
     return job;
   }

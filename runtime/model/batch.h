@@ -18,6 +18,7 @@ struct Capacity {
   int64_t max_sequences = 0;
   int64_t max_predictions = 0;
   int64_t max_kv_len = 0;  // most keys of a sequence in a cache; 0: without a cache
+  int64_t max_source = 0;  // most tokens of a source; 0: without sources
   AdapterCapacity adapters = {};
 };
 

@@ -22,6 +22,8 @@ void read(const StackRun& run, const Block& block) {
   make_block_input(run, block);
   if (const auto* cca = std::get_if<CcaWeights>(&block.weights.kind)) {
     compute(run, block, *cca);
+  } else if (const auto* cross = std::get_if<CrossAttentionWeights>(&block.weights.kind)) {
+    compute(run, block, *cross);
   } else if (const auto* attention = attention_of(block.weights)) {
     compute(run, block, *attention);
   }
@@ -34,13 +36,15 @@ void add(const StackRun& run, const Block& block) {
 
 }  // namespace
 
-void Transformer::run(const TokenBatch& tokens, KeySource& keys, void (*before_layer)()) const {
-  embed(spec_.stem, weights_.stem, stem_, tokens, layers_.hidden, ops_);
+void Transformer::run(const TokenBatch& tokens, KeySource& keys, void (*before_layer)(),
+                      KeySource* source) const {
+  embed(spec_.stem, stem_weights_, stem_, tokens, layers_.hidden, ops_);
   const StackRun run{.spec = spec_,
-                     .weights = weights_.stack,
+                     .weights = weights_,
                      .buffers = layers_,
                      .batch = tokens.batch,
                      .keys = keys,
+                     .source = source,
                      .adapters = adapters_,
                      .ops = ops_};
   begin(run, tokens);
@@ -73,7 +77,7 @@ ModelBuffers take_model_buffers(const Spec& spec, const ModelWeights& weights,
     const Arena::Scope stem(arena);
     buffers.stem = take_stem_buffers(weights.stem, capacity, ops, arena);
   }
-  take_block_buffers(spec, weights.stack, capacity, ops, arena, buffers.layers);
+  take_block_buffers(spec.stack(), weights.stack, capacity, ops, arena, buffers.layers);
   const Arena::Scope heads(arena);
   buffers.heads =
       take_head_buffers(spec, weights.heads, capacity, buffers.layers.hidden, ops, arena);

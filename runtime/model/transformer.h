@@ -29,10 +29,17 @@ ModelBuffers take_model_buffers(const Spec& spec, const ModelWeights& weights,
 /// Runs batches through stem and layers.
 class Transformer {
  public:
-  /// The arguments must outlive this object. `adapters`: those of the batch that is run, or null.
+  /// The stack whose hidden state the heads read. The arguments must outlive this object.
+  /// `adapters`: those of the batch that is run, or null.
   Transformer(const Spec& spec, const ModelWeights& weights, const StemBuffers& stem,
               const LayerBuffers& layers, Ops& ops, const AdapterBatch* adapters = nullptr)
-      : spec_(spec.stack()),
+      : Transformer(spec.stack(), weights.stem, weights.stack, stem, layers, ops, adapters) {}
+  /// Any stack.
+  Transformer(const StackSpec& spec, const StemWeights& stem_weights, const StackWeights& weights,
+              const StemBuffers& stem, const LayerBuffers& layers, Ops& ops,
+              const AdapterBatch* adapters = nullptr)
+      : spec_(spec),
+        stem_weights_(stem_weights),
         weights_(weights),
         stem_(stem),
         layers_(layers),
@@ -40,12 +47,15 @@ class Transformer {
         adapters_(adapters) {}
 
   /// Writes the last hidden state to the first T rows of `hidden` of the layers' buffers.
-  /// `before_layer`, if not null, is called before each layer and may throw.
-  void run(const TokenBatch& tokens, KeySource& keys, void (*before_layer)() = nullptr) const;
+  /// `before_layer`, if not null, is called before each layer and may throw. `source`: keys and
+  /// values that cross attention reads; null in a stack without it.
+  void run(const TokenBatch& tokens, KeySource& keys, void (*before_layer)() = nullptr,
+           KeySource* source = nullptr) const;
 
  private:
   const StackSpec& spec_;
-  const ModelWeights& weights_;
+  const StemWeights& stem_weights_;
+  const StackWeights& weights_;
   const StemBuffers& stem_;
   const LayerBuffers& layers_;
   Ops& ops_;

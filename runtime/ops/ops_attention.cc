@@ -20,9 +20,17 @@ void check_paged_attention(const char* op, const AttentionArgs& args) {
   } else {
     check_pages(op, args.pages, args.queries, args.num_kv_heads, args.head_dim);
   }
-  if (!args.mask.causal) fail(op, "the mask over pages is not causal, expected a causal one");
-  if (args.term.kind != ScoreTermKind::kNone && args.term.kind != ScoreTermKind::kAlibi) {
-    fail(op, "a bucketed or disentangled term was asked for over pages, expected ALiBi or none");
+  const AttentionMask& mask = args.mask;
+  const bool none = args.term.kind == ScoreTermKind::kNone;
+  if (!mask.causal && (mask.window_left >= 0 || mask.window_right >= 0 || !none)) {
+    fail(op, "a mask over pages that is not causal has a window or a term, expected neither");
+  }
+  if (args.term.kind == ScoreTermKind::kDisentangled) {
+    fail(op, "a disentangled term was asked for over pages, expected another one or none");
+  }
+  if (args.term.kind == ScoreTermKind::kBucketed &&
+      (args.term.by_distance == nullptr || args.term.max_distance <= 0)) {
+    fail(op, "a bucketed term over pages has no numbers by distance, expected some");
   }
   if (!(args.soft_cap >= 0) || !std::isfinite(args.soft_cap)) {
     fail(op, concat("soft_cap is ", args.soft_cap, ", expected a positive number, or 0 for none"));

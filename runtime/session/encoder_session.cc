@@ -339,7 +339,12 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
 };
 
 // Refuses by name what an encoder session cannot compute.
-void check_attention(const StackSpec& stack) {
+void check_spec(const Spec& spec) {
+  if (spec.source() != nullptr) {
+    throw InvalidArgument(
+        "this model has an encoder and a decoder: it generates, and gives no other outputs");
+  }
+  const StackSpec& stack = spec.stack();
   for (const LayerSpec& layer : stack.layers) {
     if (layer.attention().soft_cap == 0) continue;
     throw InvalidArgument(concat("spec: 'attention.soft_cap' is ", layer.attention().soft_cap,
@@ -349,7 +354,7 @@ void check_attention(const StackSpec& stack) {
 
 LoadedModel plan_model(const std::string& spec_json, const SessionOptions& options) {
   LoadedModel model = open_model(spec_json, options);
-  check_attention(model.spec.stack());
+  check_spec(model.spec);
   count_memory(model, [&](const ModelWeights& weights, Arena& arena) {
     take_session_buffers(model.spec, weights, options, model.backend, arena);
   });

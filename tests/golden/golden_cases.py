@@ -16,7 +16,8 @@ class Case:
     name: str
     model_type: str = "bert"
     config: dict[str, Any] = field(default_factory=dict)
-    # safetensors, sharded, old_bin; masked_lm and causal_lm have a prefix, and no pooler
+    # safetensors, sharded, old_bin; masked_lm and causal_lm have a prefix, and no pooler; encoder:
+    # that of a model with a decoder
     layout: str = "safetensors"
     pooler: bool | None = True  # None: the model type knows none
     bfloat16: bool = False  # weights as stored; computed in float32 all the same
@@ -359,6 +360,30 @@ MODELS: tuple[Case, ...] = (
         },
         pooler=None,
     ),
+    Case("t5", "t5", layout="encoder", pooler=None, pooling="mean", lengths=(17, 1, 300, 2, 129)),
+    Case(
+        "mt5",
+        "mt5",
+        config={
+            "d_model": 40,
+            "d_kv": 12,
+            "d_ff": 51,
+            "num_heads": 3,
+            "relative_attention_num_buckets": 12,
+            "relative_attention_max_distance": 40,
+        },
+        layout="encoder",
+        pooler=None,
+    ),
+    Case(
+        "t5-dense",
+        "t5",
+        config={"num_layers": 1, "feed_forward_proj": "gated-silu"},
+        layout="encoder",
+        pooler=None,
+        lengths=(17, 1, 40, 2),
+        part="dense",
+    ),
 )
 
 # Two layers of width 32, under the names that most configs use.
@@ -371,7 +396,10 @@ DEFAULTS = {
     "max_position_embeddings": 120,
 }
 _ROBERTA = {"type_vocab_size": 1, "pad_token_id": 1, "layer_norm_eps": 1e-5}
+_T5 = {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4}
 DEFAULTS_OF: dict[str, dict[str, Any]] = {
+    "t5": _T5,
+    "mt5": _T5,
     "bert": {"type_vocab_size": 2, "pad_token_id": 0, "layer_norm_eps": 1e-12},
     "roberta": _ROBERTA,
     "xlm-roberta": _ROBERTA,
@@ -388,11 +416,9 @@ DEFAULTS_OF: dict[str, dict[str, Any]] = {
     },
 }
 # Fields above that have another name in the config of a model type.
+_SIZES = {"hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"}
 RENAMED = {
-    "distilbert": {
-        "hidden_size",
-        "num_hidden_layers",
-        "num_attention_heads",
-        "intermediate_size",
-    }
+    "t5": {*_SIZES, "max_position_embeddings"},
+    "mt5": {*_SIZES, "max_position_embeddings"},
+    "distilbert": _SIZES,
 }

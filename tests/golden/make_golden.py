@@ -68,6 +68,10 @@ QUERIES_AND_KEYS = (  # layers of positions included
     "attn.k",
     "q_proj",
     "k_proj",
+    "SelfAttention.q",
+    "SelfAttention.k",
+    "EncDecAttention.q",
+    "EncDecAttention.k",
 )
 
 
@@ -92,7 +96,9 @@ def randomise(model: nn.Module) -> None:
             normal(module.v_bias, 0.3)
         elif isinstance(module, nn.Embedding):
             normal(module.weight, 0.7)
-        elif isinstance(module, nn.LayerNorm) or type(module).__name__.endswith("RMSNorm"):
+        elif isinstance(module, nn.LayerNorm) or type(module).__name__.endswith(
+            ("RMSNorm", "T5LayerNorm")
+        ):
             normal(module.weight, 0.3, mean=1.0)
             if getattr(module, "bias", None) is not None:
                 normal(module.bias, 0.3)
@@ -232,6 +238,9 @@ def make(case: Case, sequences: list[tuple[np.ndarray, np.ndarray]]) -> None:
     elif case.layout == "causal_lm":
         model = transformers.AutoModelForCausalLM.from_config(config)
         encoder, pooler = model.base_model, False
+    elif case.layout == "encoder":
+        model = transformers.AutoModelForTextEncoding.from_config(config)
+        encoder, pooler = model, False
     else:
         options = {} if case.pooler is None else {"add_pooling_layer": case.pooler}
         model = transformers.AutoModel.from_config(config, **options)

@@ -1,7 +1,7 @@
 """Makes tokenizers/ and tokenizers.json: folders without a tokenizer.json, and transformers' ids.
 
     pip install "transformers<5" sentencepiece protobuf tokenizers
-    python tests/golden/make_tokenizer_golden.py
+    python tests/golden/make_tokenizer_golden.py [NAME ...]
 
 tokenizers/NAME   tiny vocabularies in the forms from before tokenizer.json, trained here by the
                   packages tokenizers and sentencepiece, with the settings of a model folder
@@ -249,6 +249,49 @@ def make_mistral_eos(folder: Path) -> str:
     return "mistral"
 
 
+T5_IDS = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}
+
+
+def make_t5(folder: Path) -> str:
+    train_pieces(folder / "spiece.model", **T5_IDS)
+    return "t5"
+
+
+def make_pegasus(folder: Path) -> str:
+    shutil.copyfile(folder.parent / "t5" / "spiece.model", folder / "spiece.model")
+    return "pegasus"
+
+
+def make_mbart(folder: Path) -> str:
+    from_roberta = folder.parent / "xlm-roberta" / "sentencepiece.bpe.model"
+    shutil.copyfile(from_roberta, folder / "sentencepiece.bpe.model")
+    return "mbart"
+
+
+def make_mbart_50(folder: Path) -> str:
+    make_mbart(folder)
+    write(folder, "tokenizer_config.json", {"tokenizer_class": "MBart50Tokenizer"})
+    return "mbart"
+
+
+def make_nllb(folder: Path) -> str:
+    train_pieces(folder / "sentencepiece.bpe.model", model_type="bpe")
+    settings = {"tokenizer_class": "NllbTokenizer", "src_lang": "deu_Latn"}
+    write(folder, "tokenizer_config.json", settings)
+    return "m2m_100"
+
+
+def make_bart(folder: Path) -> str:
+    train_bpe(folder, FAIRSEQ)
+    return "bart"
+
+
+def make_blenderbot(folder: Path) -> str:
+    train_bpe(folder, FAIRSEQ)
+    write(folder, "tokenizer_config.json", {"add_prefix_space": True})
+    return "blenderbot"
+
+
 CASES = {
     name.removeprefix("make_").replace("_", "-"): function
     for name, function in list(globals().items())
@@ -257,16 +300,17 @@ CASES = {
 
 
 def main() -> None:
-    shutil.rmtree(HERE / "tokenizers", ignore_errors=True)
-    found: dict[str, Any] = {
-        "versions": {
-            module.__name__: module.__version__
-            for module in (transformers, tokenizers, sentencepiece)
-        }
+    path = HERE / "tokenizers.json"
+    names = sys.argv[1:] or [*CASES]
+    found: dict[str, Any] = json.loads(path.read_text()) if sys.argv[1:] else {}
+    found["versions"] = {
+        module.__name__: module.__version__ for module in (transformers, tokenizers, sentencepiece)
     }
-    for name, make in CASES.items():
+    for name in names:
         folder = HERE / "tokenizers" / name
+        shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
+        make = CASES[name]
         write(folder, "config.json", {"model_type": make(folder)})
         theirs = transformers.AutoTokenizer.from_pretrained(str(folder))
         if not theirs.is_fast:
@@ -277,7 +321,7 @@ def main() -> None:
             "ids": [theirs(text)["input_ids"] for text in TEXTS] + pairs,
             "type_ids": [theirs.backend_tokenizer.encode(*pair).type_ids for pair in PAIRS],
         }
-    (HERE / "tokenizers.json").write_text(json.dumps(found, separators=(",", ":")) + "\n")
+    path.write_text(json.dumps(found, separators=(",", ":")) + "\n")
 
 
 if __name__ == "__main__":

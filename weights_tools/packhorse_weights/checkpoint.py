@@ -9,7 +9,7 @@ from os import PathLike
 from pathlib import Path
 
 from packhorse_weights.adapters.merged import merge_adapter, refuse_adapter_alone
-from packhorse_weights.architectures import find_architecture
+from packhorse_weights.architectures import as_encoder, find_architecture
 from packhorse_weights.classifier import (
     find_head,
     read_classifier,
@@ -52,7 +52,13 @@ from packhorse_weights.sentence_transformers.pooling import (
 )
 from packhorse_weights.sentence_transformers.static_embedding import find_static, read_static
 from packhorse_weights.sentence_transformers.transformer import config_overrides
-from packhorse_weights.spec import Spec, from_layer, with_stem
+from packhorse_weights.spec import (
+    Spec,
+    from_layer,
+    has_encoder_decoder,
+    longest_text,
+    with_stem,
+)
 from packhorse_weights.tensor import WEIGHT_DTYPES, LazyTensor, Tensor, cast, default_dtype
 from packhorse_weights.vocabulary import read_lm_head, read_masked_lm
 from packhorse_weights.weight_files import Format, has_weights, read_weights
@@ -158,6 +164,8 @@ class ModelFiles:
 def _with_table(spec: Spec, stored: str | None, dtype: str) -> Spec:
     """The spec of a session of this dtype, in which activations are float32 or not: it says where
     the table of words, of which only rows are read, may stay as it is stored."""
+    if has_encoder_decoder(spec):  # whose table may be read by both stacks
+        return spec
     widened = stored in ("float16", "bfloat16") and dtype in ("float32", "int8", STORED)
     return with_stem(spec, table_dtype=stored) if widened else spec
 
@@ -234,6 +242,12 @@ def inspect_checkpoint(
 def _shortened(spec: Spec, max_seqlen: int) -> Spec:
     """The spec of a session that takes sequences of this length at most. What the spec leaves to
     its position table, the runtime checks."""
+    if has_encoder_decoder(spec):
+        stacks = {
+            name: {**stack, "max_seqlen": min(max_seqlen, stack["max_seqlen"])}
+            for name, stack in spec["stacks"].items()
+        }
+        return {**spec, "stacks": stacks}
     longest = spec.get("max_seqlen")
     if isinstance(longest, int) and not 1 <= max_seqlen <= longest:
         raise CheckpointError(
@@ -303,6 +317,8 @@ def _open(path: Path, reranker: Reranker | None) -> Checkpoint:
             raise CheckpointError(f"{folder}: no config.json and no packhorse.json")
         fields = read_json(folder / "config.json") | config_overrides(folder)
         config = language_part(Config(fields, str(folder / "config.json")))
+    if modules:
+        config = as_encoder(config)
     model_type, family = find_architecture(config)
     if gguf is None:
         if file is None and not has_weights(folder):
@@ -313,9 +329,11 @@ def _open(path: Path, reranker: Reranker | None) -> Checkpoint:
 
     spec = from_layer(family.spec(model_type, config))
     prefix = find_prefix(family, tensors, str(files[0]))
+    made = {} if family.made is None else family.made(config, prefix, tensors)
+    tensors = {**tensors, **made}
     pooler = family.names.get("pooler")
     has_pooler = pooler is not None and f"{prefix}{pooler}.weight" in tensors
-    if (max_length := read_max_length(folder, spec["max_seqlen"])) is not None:
+    if (max_length := read_max_length(folder, longest_text(spec))) is not None:
         spec["max_length"] = max_length
     heads: Spec = {"pooler": {"activation": family.pooler_activation}} if has_pooler else {}
     if (head := find_head(family, config, tensors)) is not None:
@@ -351,10 +369,13 @@ def _open(path: Path, reranker: Reranker | None) -> Checkpoint:
     if lm_head is not None and "template" not in spec and not embeds_by_files(gguf or root):
         heads["lm"] = lm_head[0]
         layers |= lm_head[1]
+    if family.text_head is not None:
+        heads = {"lm": family.text_head.options(config, tensors)}
+        layers = dict(family.text_head.names)
     if heads:
         spec["heads"] = heads
     spec["embedding"] = parts.embedding
-    elsewhere = bool(parts.tensors.keys() - tensors.keys())
+    elsewhere = bool(made) or bool(parts.tensors.keys() - tensors.keys())
     tensors = {**tensors, **parts.tensors}
     names = map_names(family, prefix, spec, layers, tensors, str(files[0]))
     if gguf is None:

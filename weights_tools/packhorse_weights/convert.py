@@ -17,6 +17,7 @@ from packhorse_weights.formats.gguf.model import open_tokenizer
 from packhorse_weights.formats.safetensors import Progress, write_safetensors
 from packhorse_weights.generation_files import generation_config
 from packhorse_weights.hub.cache import find_model
+from packhorse_weights.languages import LANGUAGE_CLASS, language_class
 from packhorse_weights.new_folder import new_folder
 from packhorse_weights.quantization.groupwise import GROUP_SIZES, quantize_in_groups
 from packhorse_weights.quantization.per_channel import QUANTIZED_DTYPES, quantize_tensors
@@ -25,7 +26,7 @@ from packhorse_weights.reranker import Reranker
 from packhorse_weights.sentence_transformers.pooling import AskedPooling
 from packhorse_weights.sentence_transformers.transformer import SETTINGS, settings_file
 from packhorse_weights.tensor import WEIGHT_DTYPES
-from packhorse_weights.tokenizers.files import build_tokenizer
+from packhorse_weights.tokenizers.files import build_tokenizer, find_settings
 from packhorse_weights.tokenizers.settings import chat_tokens
 from packhorse_weights.tokenizers.special_tokens import SpecialTokens
 
@@ -41,6 +42,9 @@ _TRAVELLING = (
     "vocab.json",
     "merges.txt",
     "sentencepiece.bpe.model",
+    "source.spm",
+    "target.spm",
+    "target_vocab.json",
     "config_sentence_transformers.json",
     "LICENSE",
     "LICENSE.txt",
@@ -97,12 +101,18 @@ def _write_tokenizer(to: Path, folders: tuple[Path, ...]) -> None:
             built = build_tokenizer(folder, folders[0])
         except CheckpointError:
             return  # weights are useful without it; loading the model for text raises the error
+        if built is not None and built.pieces is not None:
+            _write_class(to / "tokenizer_config.json", folders[0])  # its own files are read again
+            return
         if built is not None:
             _write_json(to / "tokenizer.json", built.fields)
             path = to / "tokenizer_config.json"
             settings = Config(optional_json(path), str(path))
+            named = language_class(find_settings(folder, folders[0], built))
             special = SpecialTokens(folder, settings, built.names)
             fields = {**chat_tokens(special), **settings.fields}
+            if named is not None:
+                fields[LANGUAGE_CLASS] = named
             _write_json(path, {**fields, "tokenizer_class": "PreTrainedTokenizerFast"})
             return
 

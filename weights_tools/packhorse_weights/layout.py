@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import partial
 
 from packhorse_weights.spec import Spec, stack_of, stem_of, upgraded, weight_sets
 
@@ -26,20 +27,24 @@ class _Layer:
     shapes: dense layers with their shapes [out, in], and norms with their shapes [size].
     bias: whether each of them has one.
     bare: tensors that are neither.
+    source: columns of the rows that cross attention reads.
     """
 
-    def __init__(self, stack: Spec, blocks: list[Spec]) -> None:
+    def __init__(self, stack: Spec, blocks: list[Spec], source: int) -> None:
         self.shapes: Shapes = {}
         self.bias: dict[str, bool] = {}
         self.bare: Shapes = {}
         self._stack = stack
-        self._hidden = stack["hidden_size"]
+        self._hidden, self._source = stack["hidden_size"], source
         norm = stack["norm"]
         self._norm_bias = norm.get("bias", norm["kind"] == "layer")
         for block in blocks:
-            attends = block["kind"] in ("self_attention", "cca")
+            attends = block["kind"] in ("self_attention", "cca", "cross_attention")
             name = "attention" if attends else "ffn"
-            if attends:
+            if block["kind"] == "cross_attention":
+                name = "cross_attention"
+                self._add_cross_attention(block)
+            elif attends:
                 self._add_attention(block)
                 self._add_scales(name)
             else:
@@ -79,10 +84,22 @@ class _Layer:
                 self._add("attention.position_key", (queries, hidden), key_bias)
             if term["position_to_content"]:
                 self._add("attention.position_query", (queries, hidden), qkv_bias)
+        if term.get("per_layer", False):
+            self.bare["attention.relative_bias"] = (term["buckets"], block["num_heads"])
         if block.get("qk_norm", False):
             self._add("attention.query_norm", (head_dim,), False)
             self._add("attention.key_norm", (head_dim,), False)
         self._add("attention.output", (hidden, queries), block.get("output_bias", True))
+
+    def _add_cross_attention(self, block: Spec) -> None:
+        queries, keys = (block[name] * block["head_dim"] for name in ("num_heads", "num_kv_heads"))
+        qkv_bias: bool = block.get("qkv_bias", True)
+        key_bias: bool = block.get("key_bias", qkv_bias)
+        self._add("cross_attention.query", (queries, self._hidden), qkv_bias)
+        self._add("cross_attention.key", (keys, self._source), key_bias)
+        self._add("cross_attention.value", (keys, self._source), qkv_bias)
+        output_bias = block.get("output_bias", True)
+        self._add("cross_attention.output", (self._hidden, queries), output_bias)
 
     def _add_feed_forward(self, block: Spec) -> None:
         hidden, inner, up_bias = self._hidden, block["size"], block.get("up_bias", True)
@@ -106,48 +123,39 @@ class _Layer:
         self.bare["ffn.experts.down"] = (experts, hidden, inner)
 
 
-def weight_shapes(
-    spec: Spec, stacks: Collection[str] = (), transposed: Collection[str] = ()
-) -> Shapes:
-    """Our tensor names, in the order of docs/developer/tensors.md, with their shapes.
+def _add_layer(shapes: Shapes, name: str, weight: tuple[int, ...], bias: bool = True) -> None:
+    shapes[f"{name}.weight"] = weight
+    if bias:
+        shapes[f"{name}.bias"] = weight[:1]
 
-    stacks: which of STACKS the file has instead of the single layers.
-    transposed: which layers of the blocks, such as `attention.qkv`, it stores as [in, out].
-    """
-    spec = upgraded(spec)
-    stack, stem = dict(stack_of(spec)), stem_of(spec)
+
+def _stack_shapes(
+    spec: Spec, name: str, source: int, stacks: Collection[str], transposed: Collection[str]
+) -> Shapes:
+    """The tensors of a stack. source: columns of the stack that its cross attention reads."""
+    stack, stem = dict(spec["stacks"][name]), spec["stacks"][name]["stem"]
     hidden: int = stack["hidden_size"]
     norm = stack.get("norm", {"kind": "layer", "placement": "post"})
     embedding: int = stem.get("embedding_size") or hidden
     norm_bias = norm.get("bias", norm["kind"] == "layer")
-    shapes: Shapes = {"embeddings.word": (stem["vocab_size"], embedding)}
+    shapes: Shapes = {}
+    if "words" not in stem:
+        shapes["embeddings.word"] = (stem["vocab_size"], embedding)
     if stem["positions"]["kind"] == "learned":
         width = hidden if stem["positions"].get("after_projection", False) else embedding
         shapes["embeddings.position"] = (stem["positions"]["count"], width)
     if stem.get("type_vocab_size", 0) > 0:
         shapes["embeddings.type"] = (stem["type_vocab_size"], embedding)
-
-    def layer(name: str, weight: tuple[int, ...], bias: bool = True) -> None:
-        shapes[f"{name}.weight"] = weight
-        if bias:
-            shapes[f"{name}.bias"] = weight[:1]
-
-    def dense_layers(layers: list[tuple[str, Spec]], before: int) -> None:
-        for name, dense in layers:
-            layer(name, (dense["size"], before), dense.get("bias", True))
-            if dense.get("residual", False) and dense["size"] != before:
-                layer(f"{name}.residual", (dense["size"], before), False)
-            before = dense["size"]
-
+    layer = partial(_add_layer, shapes)
     if stack.get("residual_scales", False):
         shapes["embeddings.scale"] = shapes["embeddings.shift"] = (hidden,)
     if "norm" in stack and stem.get("norm", True):
         layer("embeddings.norm", (embedding,), norm_bias)
     if "embedding_size" in stem:
         layer("embeddings.projection", (hidden, embedding), stem.get("embedding_bias", True))
-    sets = weight_sets(spec)
+    sets = weight_sets(spec, name)
     score_term = stack.get("score_term", {})
-    if score_term.get("kind") == "bucketed":
+    if score_term.get("kind") == "bucketed" and not score_term.get("per_layer", False):
         shapes["relative_bias"] = (score_term["buckets"], sets[0][0]["num_heads"])
     if score_term.get("kind") == "disentangled":
         span = score_term.get("buckets", 0) or score_term["max_distance"]
@@ -155,16 +163,16 @@ def weight_shapes(
         if score_term["norm"]:
             layer("relative_norm", (hidden,))
     for i, blocks in enumerate(sets):
-        own = _Layer(stack, blocks)
+        own = _Layer(stack, blocks, source)
         parts, bias = own.shapes, own.bias
-        for name in stacks:
-            rows = [parts.pop(part) for part in STACKS[name]]
-            whole = all(bias[part] for part in STACKS[name])
-            for part, shape in zip(STACKS[name], rows, strict=True):
+        for fused in stacks:
+            rows = [parts.pop(part) for part in STACKS[fused]]
+            whole = all(bias[part] for part in STACKS[fused])
+            for part, shape in zip(STACKS[fused], rows, strict=True):
                 if bias[part] and not whole:  # those of the single layers
                     shapes[f"layers.{i}.{part}.bias"] = shape[:1]
-            parts = {name: (sum(row[0] for row in rows), hidden), **parts}
-            bias[name] = whole
+            parts = {fused: (sum(row[0] for row in rows), hidden), **parts}
+            bias[fused] = whole
         for part, shape in parts.items():
             layer(f"layers.{i}.{part}", shape, bias[part])
             if part in transposed:
@@ -177,6 +185,45 @@ def weight_shapes(
         layer("convolution.norm", (hidden,), norm_bias)
     if norm["placement"] != "post":
         layer("final_norm", (hidden,), norm_bias)
+    return shapes
+
+
+def weight_shapes(
+    spec: Spec, stacks: Collection[str] = (), transposed: Collection[str] = ()
+) -> Shapes:
+    """Our tensor names, in the order of docs/developer/tensors.md, with their shapes. Of several
+    stacks, those of each begin with its name.
+
+    stacks: which of STACKS the file has instead of the single layers.
+    transposed: which layers of the blocks, such as `attention.qkv`, it stores as [in, out].
+    """
+    spec = upgraded(spec)
+    shapes: Shapes = {}
+    source = 0
+    for name, one in spec["stacks"].items():
+        prefix = f"{name}." if len(spec["stacks"]) > 1 else ""
+        found = _stack_shapes(spec, name, source, stacks, transposed)
+        shapes |= {prefix + own: shape for own, shape in found.items()}
+        source = one["hidden_size"]
+    return shapes | _head_shapes(spec)
+
+
+def _head_shapes(spec: Spec) -> Shapes:
+    stack, stem = dict(stack_of(spec)), stem_of(spec)
+    hidden: int = stack["hidden_size"]
+    norm = stack.get("norm", {"kind": "layer", "placement": "post"})
+    embedding: int = stem.get("embedding_size") or hidden
+    norm_bias = norm.get("bias", norm["kind"] == "layer")
+    shapes: Shapes = {}
+    layer = partial(_add_layer, shapes)
+
+    def dense_layers(layers: list[tuple[str, Spec]], before: int) -> None:
+        for name, dense in layers:
+            layer(name, (dense["size"], before), dense.get("bias", True))
+            if dense.get("residual", False) and dense["size"] != before:
+                layer(f"{name}.residual", (dense["size"], before), False)
+            before = dense["size"]
+
     if "pooler" in spec.get("heads", {}):
         layer("pooler", (hidden, hidden))
     if (classifier := spec.get("heads", {}).get("classifier")) is not None:

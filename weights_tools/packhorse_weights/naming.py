@@ -14,6 +14,7 @@ from packhorse_weights.tensor import Tensor
 # Checkpoints that were converted from TensorFlow long ago use these names for weight and bias of a
 # LayerNorm.
 _OLD_SUFFIXES = {".weight": ".gamma", ".bias": ".beta"}
+_OF_LAYER = re.compile(r"^(\w+\.)?layers\.(\d+)\.")  # ours
 _LAYER = re.compile(r"\.\d+\.")
 _SHOWN = 8  # names listed in a message
 
@@ -25,7 +26,8 @@ def _list(names: list[str]) -> str:
 
 def find_prefix(family: Architecture, tensors: Mapping[str, Tensor], where: str) -> str:
     """The prefix of the model's names in this checkpoint: "", "bert.", "model.", ..."""
-    anchor = family.names["embeddings.word"]
+    names = family.names
+    anchor = names["embeddings.word" if "embeddings.word" in names else "encoder.embeddings.word"]
     found = sorted(
         name.removesuffix(anchor)
         for name in tensors
@@ -38,13 +40,13 @@ def find_prefix(family: Architecture, tensors: Mapping[str, Tensor], where: str)
 
 
 def _theirs(names: Mapping[str, str], prefix: str, ours: str, tensors: Mapping[str, Tensor]) -> str:
-    generic = re.sub(r"^layers\.\d+\.", "layers.{i}.", ours)
-    layer = re.match(r"^layers\.(\d+)\.", ours)
+    layer = _OF_LAYER.match(ours)
+    generic = ours if layer is None else _OF_LAYER.sub(r"\1layers.{i}.", ours)
     stem, suffix = generic, ""
     if generic not in names:
         stem, dot, last = generic.rpartition(".")
         suffix = dot + last
-    theirs = prefix + names[stem].replace("{i}", layer[1] if layer else "")
+    theirs = prefix + names[stem].replace("{i}", layer[2] if layer else "")
     if suffix == TRANSPOSED:
         return theirs + ".weight"
     if suffix and theirs + suffix not in tensors:

@@ -14,6 +14,7 @@ Spec = dict[str, Any]
 FORMAT = 2
 _STEM = (
     "vocab_size",
+    "words",
     "embedding_size",
     "embedding_bias",
     "table_dtype",
@@ -73,10 +74,13 @@ def blocks_of(spec: Mapping[str, Any]) -> list[list[Spec]]:
     return [layer["blocks"] for layer in stack_of(upgraded(spec)).get("layers", ())]
 
 
-def weight_sets(spec: Mapping[str, Any]) -> list[list[Spec]]:
-    """The blocks of each set of weights. Several layers of a model may use the weights of one."""
+def weight_sets(spec: Mapping[str, Any], name: str | None = None) -> list[list[Spec]]:
+    """The blocks of each set of weights of a stack, by its name; None: of that stack. Several
+    layers of a model may use the weights of one."""
     sets: dict[int, list[Spec]] = {}
-    for i, layer in enumerate(stack_of(upgraded(spec)).get("layers", ())):
+    spec = upgraded(spec)
+    stack = stack_of(spec) if name is None else spec["stacks"][name]
+    for i, layer in enumerate(stack.get("layers", ())):
         sets.setdefault(layer.get("weights", i), layer["blocks"])
     return [blocks for _, blocks in sorted(sets.items())]
 
@@ -125,8 +129,10 @@ def from_layer(spec: Mapping[str, Any]) -> Spec:
         `num_kv_heads`, `head_dim`, `intermediate_size`, `attention`, `ffn`; `norm`; and what a spec
         has at the top. `attention` and `ffn` are the two blocks; `attention.rope` is the rotation
         "global", `ropes` has others by name. `layers` has for each layer its own `window`, `rope`
-        (a name, or None) and `weights`, where it has any.
+        (a name, or None) and `weights`, where it has any. A spec with `stacks` is given back.
     """
+    if "stacks" in spec:
+        return dict(spec)
     attention = spec.get("attention", {})
     norm = dict(spec.get("norm", {}))
     stem: Spec = {"kind": "tokens", **{name: spec[name] for name in _STEM if name in spec}}
@@ -159,6 +165,52 @@ def from_layer(spec: Mapping[str, Any]) -> Spec:
     name = "decoder" if attention.get("mask") == "causal" else "encoder"
     top = {field: value for field, value in spec.items() if field not in _MOVED}
     return {"format": FORMAT, **top, "stacks": {name: stack}}
+
+
+# Fields of self attention that cross attention has as well.
+_OF_CROSS = (
+    "num_heads",
+    "num_kv_heads",
+    "head_dim",
+    "qkv_bias",
+    "key_bias",
+    "output_bias",
+    "scale",
+)
+ENCODER, DECODER = "encoder", "decoder"
+
+
+def from_encoder_decoder(encoder: Mapping[str, Any], decoder: Mapping[str, Any]) -> Spec:
+    """The spec of a model with an encoder and a decoder, of descriptions of both as `from_layer`
+    takes them. The decoder's layers attend to the encoder's output as they do to themselves."""
+    stacks: Spec = {}
+    for name, described in ((ENCODER, encoder), (DECODER, decoder)):
+        ((_, stack),) = from_layer(described)["stacks"].items()
+        if "max_seqlen" in described:
+            stack["max_seqlen"] = described["max_seqlen"]
+        stacks[name] = stack
+    for layer in stacks[DECODER]["layers"]:
+        own = layer["blocks"][0]
+        shared = {field: own[field] for field in _OF_CROSS if field in own}
+        layer["blocks"].insert(1, {"kind": "cross_attention", "stack": ENCODER, **shared})
+    return {"format": FORMAT, "family": encoder["family"], "stacks": stacks}
+
+
+def has_encoder_decoder(spec: Mapping[str, Any]) -> bool:
+    """True for a model with two stacks, the second of which attends to the first."""
+    stacks = spec.get("stacks")
+    return isinstance(stacks, Mapping) and len(stacks) > 1
+
+
+def longest_text(spec: Mapping[str, Any], last: bool = False) -> int:
+    """The longest sequence that is read as a whole; of two stacks, that of the first, or of the
+    `last`, which makes one."""
+    stacks = spec.get("stacks", {})
+    two = has_encoder_decoder(spec)
+    stack = [*stacks.values()][-1 if last else 0] if two else stack_of(spec)
+    limits = stack if two else spec
+    positions = stack.get("stem", stack)["positions"]
+    return int(limits.get("max_seqlen") or positions["count"] - positions.get("offset", 0))
 
 
 def upgraded(spec: Mapping[str, Any]) -> Spec:

@@ -14,9 +14,11 @@ from packhorse_weights.errors import CheckpointError
 from packhorse_weights.files import has_file, refuse_lfs_pointer
 from packhorse_weights.formats.gguf.model import find_gguf, open_tokenizer
 from packhorse_weights.hub.cache import find_model
+from packhorse_weights.languages import Languages, read_languages
 from packhorse_weights.sentence_transformers.static_embedding import find_static, read_static
 from packhorse_weights.sentence_transformers.transformer import transformer_settings
 from packhorse_weights.tokenizers.files import BuiltTokenizer, build_tokenizer, find_settings
+from packhorse_weights.tokenizers.numbered import NumberedPieces
 from packhorse_weights.tokenizers.settings import (
     SettingsFile,
     TokenizerSettings,
@@ -51,6 +53,9 @@ class TextConfig:
     clean_up_spaces: bool = False  # whether decoding removes spaces before punctuation
     clean_up_bpe: bool = False  # whether it does so with BPE, too
     similarity: str = "cosine"  # measure that compares embeddings, as the files name it
+    pieces: NumberedPieces | None = None  # turn texts into ids where `tokenizer` does the reverse
+    languages: Languages | None = None  # how the model is told what it translates
+    eos_token: str | None = None  # the token that ends a text
 
     def cleans_up(self, kind: str) -> bool:
         """True where decoding removes spaces before punctuation, with this kind of model: never
@@ -189,4 +194,7 @@ def read_text_config(path: str | PathLike[str], *, revision: str | None = None) 
         settings.boolean("clean_up_tokenization_spaces", False),
         settings.boolean(_CLEANS_UP_BPE, False),
         str(model.fields.get("similarity_fn_name") or "cosine"),
+        built.pieces if built else None,
+        read_languages(file),
+        special.find("eos"),
     )

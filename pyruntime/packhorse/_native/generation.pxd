@@ -44,6 +44,7 @@ cdef extern from "packhorse/sampling.h" namespace "packhorse" nogil:
         vector[SequenceBias] sequence_bias
         vector[vector[int32_t]] bad_words_ids
         int64_t no_repeat_ngram_size
+        int64_t encoder_no_repeat_ngram_size
         int64_t min_new_tokens
         vector[int32_t] suppress_tokens
         vector[int32_t] begin_suppress_tokens
@@ -156,9 +157,12 @@ cdef extern from "packhorse/generation.h" namespace "packhorse" nogil:
         @staticmethod
         shared_ptr[CGenerationSession] load(const string&, const WeightSource&,
                                             const CGenerationOptions&) except +
-        shared_ptr[CGenerationRequest] submit(Int32Span, const CSampling&, double) except +
+        shared_ptr[CGenerationRequest] submit(Int32Span, const CSampling&, double,
+                                              Int32Span) except +
         vector[shared_ptr[CGenerationRequest]] submit_all(const vector[vector[int32_t]]&,
-                                                          const CSampling&, double) except +
+                                                          const CSampling&, double,
+                                                          const vector[vector[int32_t]]&
+                                                          ) except +
         void add_adapter(const string&, const WeightSource&) except +
         void remove_adapter(const string&) except +
         vector[string] adapters() except +
@@ -166,6 +170,7 @@ cdef extern from "packhorse/generation.h" namespace "packhorse" nogil:
         CGenerationStats stats() except +
         int64_t max_context()
         int64_t vocab_size()
+        int64_t max_source()
 
     CGenerationMemoryPlan c_plan_generation "packhorse::plan_generation"(
         const string&, const CGenerationOptions&) except +

@@ -42,6 +42,7 @@ class NativeRequest:
 class NativeGenerationSession:
     max_context: int
     vocab_size: int
+    max_source: int
     @staticmethod
     def load(
         spec_json: str,
@@ -57,7 +58,11 @@ class NativeGenerationSession:
     def closed(self) -> bool: ...
     def close(self) -> None: ...
     def submit(
-        self, ids: npt.NDArray[np.int32], sampling: Sampling, timeout_s: float
+        self,
+        ids: npt.NDArray[np.int32],
+        sampling: Sampling,
+        timeout_s: float,
+        source: npt.NDArray[np.int32] | None = None,
     ) -> NativeRequest: ...
     def submit_all(
         self,
@@ -65,6 +70,7 @@ class NativeGenerationSession:
         sampling: Sampling,
         timeout_s: float,
         submitted_to: deque[NativeRequest],
+        sources: list[npt.NDArray[np.int32]] = ...,
     ) -> None: ...
     def add_adapter(self, name: str, tensors: dict[str, Any]) -> None: ...
     def remove_adapter(self, name: str) -> None: ...

@@ -64,6 +64,7 @@ cdef _set_rules(CSampling& sampling, given):
         sampling.sequence_bias.push_back(biased)
     sampling.bad_words_ids = [list(ids) for ids in given.bad_words_ids]
     sampling.no_repeat_ngram_size = given.no_repeat_ngram_size
+    sampling.encoder_no_repeat_ngram_size = given.encoder_no_repeat_ngram_size
     sampling.min_new_tokens = given.min_new_tokens
     sampling.suppress_tokens = list(given.suppress_tokens)
     sampling.begin_suppress_tokens = list(given.begin_suppress_tokens)
@@ -268,6 +269,7 @@ cdef class NativeGenerationSession:
     cdef shared_ptr[CGenerationSession] session  # null once it is closed
     cdef readonly int64_t max_context
     cdef readonly int64_t vocab_size
+    cdef readonly int64_t max_source
 
     @staticmethod
     def load(str spec_json, list files, dict names, tensors, given, eos_ids=(),
@@ -288,6 +290,7 @@ cdef class NativeGenerationSession:
             result.session = CGenerationSession.load(spec, deref(weights.source), options)
         result.max_context = deref(result.session).max_context()
         result.vocab_size = deref(result.session).vocab_size()
+        result.max_source = deref(result.session).max_source()
         return result
 
     cdef OpenSession _open(self) except *:
@@ -314,28 +317,36 @@ cdef class NativeGenerationSession:
         with nogil:  # the engine's thread may need the lock before it ends
             self.session.reset()
 
-    def submit(self, ids not None, sampling, double timeout_s):
-        """`sampling`: packhorse.Sampling."""
+    def submit(self, ids not None, sampling, double timeout_s, source=None):
+        """`sampling`: packhorse.Sampling. `source`: what the encoder reads, if there is one."""
         cdef NativeRequest request = NativeRequest()
         cdef CSampling settings = _sampling(sampling)
         cdef vector[int32_t] held = int32_values(ids)  # another thread may write to `ids`
+        cdef vector[int32_t] held_source
+        if source is not None:
+            held_source = int32_values(source)
         cdef Int32Span prompt = Int32Span(held.data(), held.size())
+        cdef Int32Span read = Int32Span(held_source.data(), held_source.size())
         cdef OpenSession session = self._open()
         with nogil:
-            request.request = deref(session).submit(prompt, settings, timeout_s)
+            request.request = deref(session).submit(prompt, settings, timeout_s, read)
         return request
 
-    def submit_all(self, list prompts, sampling, double timeout_s, submitted_to):
+    def submit_all(self, list prompts, sampling, double timeout_s, submitted_to, list sources=[]):
         """Submits several prompts at once, and appends their requests to `submitted_to`, before an
-        interrupt can be raised in the caller, who is to cancel them then."""
+        interrupt can be raised in the caller, who is to cancel them then. `sources`: one for each
+        prompt, or none."""
         cdef CSampling settings = _sampling(sampling)
         cdef vector[vector[int32_t]] ids
         for one in prompts:
             ids.push_back(int32_values(one))
+        cdef vector[vector[int32_t]] read
+        for one in sources:
+            read.push_back(int32_values(one))
         cdef OpenSession session = self._open()
         cdef vector[shared_ptr[CGenerationRequest]] submitted
         with nogil:
-            submitted = deref(session).submit_all(ids, settings, timeout_s)
+            submitted = deref(session).submit_all(ids, settings, timeout_s, read)
         cdef NativeRequest request
         for i in range(submitted.size()):
             request = NativeRequest()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import packhorse_weights
-from packhorse_weights.spec import blocks_of, stack_of, stem_of
+from packhorse_weights.spec import blocks_of, longest_text, stack_of, stem_of
 from packhorse_weights.text import read_text_config
 
 from packhorse import plan_memory
@@ -82,7 +82,7 @@ def _sizes(spec: Mapping[str, Any]) -> dict[str, Any]:
     }
     if not layers:
         return sizes
-    attention, feed_forward = layers[0]
+    attention, *_, feed_forward = layers[0]
     return sizes | {
         "heads": attention["num_heads"],
         "head": attention["head_dim"],
@@ -106,7 +106,7 @@ def _text(path: Path, spec: Mapping[str, Any]) -> dict[str, Any]:
     """The settings for text. If the folder has no readable tokenizer, `error` takes the place of
     the rest."""
     longest = {
-        "longest": spec.get("max_seqlen") or stem_of(spec)["positions"]["count"],
+        "longest": longest_text(spec),
         "cut_at": spec.get("max_length"),
     }
     try:
@@ -143,9 +143,7 @@ def _generation(checkpoint: Checkpoint, asked: LoadOptions) -> dict[str, Any]:
     except (RuntimeError, MemoryError) as error:
         return {**shown, "error": str(error)}
     spec = checkpoint.spec
-    context = min(
-        int(spec.get("max_seqlen") or stem_of(spec)["positions"]["count"]), plan.kv_tokens
-    )
+    context = min(longest_text(spec, last=True), plan.kv_tokens)
     return {
         **shown,
         "kv_cache_dtype": asked.kv_cache_dtype,

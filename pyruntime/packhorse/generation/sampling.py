@@ -69,6 +69,7 @@ _INTEGERS: Mapping[str, tuple[int, int, str]] = {
     "prompt_logprobs": (0, 2**31, "a whole number from 0 on, or None"),
     "draft_tokens": (0, 2**31, "a whole number from 0 on, or None"),
     "no_repeat_ngram_size": (0, 2**62, "a whole number from 0 on (0: no limit)"),
+    "encoder_no_repeat_ngram_size": (0, 2**62, "a whole number from 0 on (0: no limit)"),
     "min_new_tokens": (0, 2**62, "a whole number from 0 on"),
     "forced_bos_token_id": (0, 2**31 - 1, "a token id, or None"),
     "cache_salt": (0, 2**29, "a whole number from 0 to 2**29"),
@@ -122,6 +123,8 @@ class Sampling:
                         the logit of the last token of a sequence where the others stand before it
     no_repeat_ngram_size
                         no so many tokens of prompt and output come twice; 0: they may
+    encoder_no_repeat_ngram_size
+                        no so many tokens of the source come in the output; 0: they may
     min_new_tokens      before so many new tokens none that ends a sequence may be chosen
     forced_bos_token_id this token comes after a prompt of a single token
     forced_eos_token_id the last of max_new_tokens is this token, or one of these; unless
@@ -165,6 +168,7 @@ class Sampling:
     bad_words_ids: Sequence[Sequence[int]] = ()
     sequence_bias: SequenceBias = ()
     no_repeat_ngram_size: int = 0
+    encoder_no_repeat_ngram_size: int = 0
     min_new_tokens: int = 0
     forced_bos_token_id: int | None = None
     forced_eos_token_id: int | Sequence[int] | None = None

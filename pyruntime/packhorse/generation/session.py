@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class GenerationSession(Session, generates=True):
-    """A `Session` of a causal language model that generates.
+    """A `Session` of a causal language model, or of an encoder with a decoder, that generates.
 
     An engine with a thread of its own runs the requests of all callers together. Methods may be
     called from any thread.
@@ -86,18 +86,25 @@ class GenerationSession(Session, generates=True):
         return cls(native, model.spec, options, files.eos_ids, reload)
 
     def generate(
-        self, prompts: Iterable[TokenSequence], sampling: Sampling | None = None
+        self,
+        prompts: Iterable[TokenSequence],
+        sampling: Sampling | None = None,
+        *,
+        sources: Iterable[TokenSequence] | None = None,
     ) -> list[Any]:
         """Generates from any number of prompts, each the ids of a sequence, and waits for all.
 
         sampling  settings of each prompt's request; None: `Sampling()`, the most probable tokens
+        sources   of a model with an encoder: what it reads for each prompt, with which the decoder
+                  begins (its start token, and a prefix of the target where there is one)
 
         Gives a `GeneratedTokens` for each prompt, in order; for `n` over 1 a list of n of them.
         Ctrl-C, or an error, cancels what still runs.
 
-        Raises ValueError: a prompt that is empty, has an id that the model does not know, or can
-        never fit into the context or the cache; settings that are not acceptable. RuntimeError: the
-        session was closed, or a request failed.
+        Raises ValueError: a prompt or source that is empty, has an id that the model does not know,
+        or can never fit into the context or the cache; sources that are missing, or more or fewer
+        than prompts; settings that are not acceptable. RuntimeError: the session was closed, or a
+        request failed.
         """
         if sampling is None:
             sampling = Sampling()
@@ -107,13 +114,16 @@ class GenerationSession(Session, generates=True):
         running: deque[NativeRequest] = deque()
         sizes: deque[int] = deque()
         ready: list[Int32Array] = []
+        ready_sources: list[Int32Array] = []
+        read = None if sources is None else iter(sources)
         found: list[Any] = []
 
         def submit() -> None:
             self.check_open()
-            self._engine.submit_all(ready, sampling, _FOREVER, running)
+            self._engine.submit_all(ready, sampling, _FOREVER, running, ready_sources)
             sizes.extend(ids.size for ids in ready)
             ready.clear()
+            ready_sources.clear()
 
         def collect() -> None:
             try:
@@ -124,11 +134,20 @@ class GenerationSession(Session, generates=True):
             found.append(results[0] if sampling.n == 1 else results)
 
         try:
+            count = 0
             for i, ids in enumerate(prompts):
+                count = i + 1
                 if len(running) + len(ready) == self.max_queue:
                     submit()
                     collect()
                 ready.append(_prompt(f"prompts[{i}]", ids))
+                if read is not None:
+                    source = next(read, None)
+                    if source is None:
+                        raise ValueError(f"there are {i} sources, expected one for each prompt")
+                    ready_sources.append(as_int32(f"sources[{i}]", source))
+            if read is not None and next(read, None) is not None:
+                raise ValueError(f"there are more sources than prompts, which are {count}")
             submit()
             while running:
                 collect()
@@ -138,10 +157,16 @@ class GenerationSession(Session, generates=True):
         return found
 
     def submit(
-        self, ids: TokenSequence, sampling: Sampling | None = None, *, timeout_s: float = 0.0
+        self,
+        ids: TokenSequence,
+        sampling: Sampling | None = None,
+        *,
+        source: TokenSequence | None = None,
+        timeout_s: float = 0.0,
     ) -> GenerationRequest:
         """Starts generating from one prompt and gives the request without waiting for it.
 
+        source     of a model with an encoder: what it reads, as in `generate`
         timeout_s  seconds to wait for a place where `max_queue` requests wait already
 
         Raises as `generate`, and RuntimeError where there was no place in time.
@@ -149,7 +174,8 @@ class GenerationSession(Session, generates=True):
         self.check_open()
         sampling = Sampling() if sampling is None else sampling
         prompt = _prompt("ids", ids)
-        native = self._engine.submit(prompt, sampling, timeout_s)
+        read = None if source is None else as_int32("source", source)
+        native = self._engine.submit(prompt, sampling, timeout_s, read)
         return GenerationRequest(native, prompt.size, sampling)
 
     def add_adapter(self, name: str, folder: ModelPath) -> None:
@@ -210,6 +236,12 @@ class GenerationSession(Session, generates=True):
     def max_context(self) -> int:
         """Tokens of the longest sequence, prompt and output, that the model and the cache take."""
         return self._engine.max_context
+
+    @property
+    def max_source_tokens(self) -> int:
+        """Tokens of the longest source that the encoder and the cache take; 0: there is no
+        encoder."""
+        return self._engine.max_source
 
     @property
     def vocab_size(self) -> int:

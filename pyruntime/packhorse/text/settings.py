@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from packhorse_weights.spec import stem_of
+from packhorse_weights.spec import longest_text
 
 from packhorse.load_arguments import is_count
 
@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 def longest_sequence(config: Mapping[str, Any], wanted: int | None) -> int:
     """Limit of tokens of a text: as wanted, or as a valid spec says. Raises ValueError for too
     much."""
-    positions = stem_of(config)["positions"]
-    limit = int(config.get("max_seqlen") or positions["count"] - positions.get("offset", 0))
+    limit = longest_text(config)
     if wanted is None:
         wanted = config.get("max_length", limit)
         if type(wanted) is not int or wanted < 1:

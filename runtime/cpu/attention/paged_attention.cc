@@ -202,7 +202,8 @@ class PagedAttention {
     tile.group = static_cast<int>(group_);
     tile.head_dim = args_.head_dim;
     tile.bfloat16 = args_.q.dtype == DType::kBFloat16 && args_.pages.keys.dtype == DType::kBFloat16;
-    tile.first_position = kv_len - rows / group_;
+    tile.causal = args_.mask.causal;
+    tile.first_position = tile.causal ? kv_len - rows / group_ : kv_len - 1;
     tile.keys = row_at(args_.pages.keys, head * kPageTokens);
     tile.values = row_at(args_.pages.values, head * kPageTokens);
     tile.page_stride = args_.num_kv_heads * kPageTokens * args_.head_dim;
@@ -215,8 +216,15 @@ class PagedAttention {
     tile.scale = args_.scale;
     tile.soft_cap = args_.soft_cap;
     if (args_.term.kind == ScoreTermKind::kAlibi) tile.slopes = args_.term.slopes + head * group_;
-    const int64_t lowest = tile.first_position + tile.first_row / group_;
-    const int64_t highest = tile.first_position + (tile.first_row + tile.rows - 1) / group_;
+    if (args_.term.kind == ScoreTermKind::kBucketed) {
+      tile.max_distance = args_.term.max_distance;
+      tile.by_distance = args_.term.by_distance + head * group_ * (tile.max_distance + 1);
+    }
+    const auto position = [&](int64_t row) {
+      return tile.first_position + (tile.causal ? row / group_ : 0);
+    };
+    const int64_t lowest = position(tile.first_row);
+    const int64_t highest = position(tile.first_row + tile.rows - 1);
     task.begin = std::max<int64_t>(lowest - tile.left, 0) / kChunkKeys;
     task.end = std::max(ceil_div(highest + 1, kChunkKeys), task.begin);
     return task;

@@ -73,7 +73,8 @@ inline constexpr int64_t kMostPositions = 1 << 30;
 
 /// Rows of attention over pages, of one sequence and one head of keys: row r is head r % group of
 /// query r / group. Query i stands at position first_position + i and sees keys j with
-/// position - left <= j <= position.
+/// position - left <= j <= position. Where the mask is not causal, all queries stand at the last
+/// key.
 struct PagedTile {
   const void* q = nullptr;  // the sequence's first row, the first column of the group's heads
   void* out = nullptr;
@@ -84,6 +85,7 @@ struct PagedTile {
   int head_dim = 0;       // a multiple of 16
   bool bfloat16 = false;  // whether q, keys and values are
   int64_t first_position = 0;
+  bool causal = true;
   const void* keys = nullptr;  // first row of this head in page 0
   const void* values = nullptr;
   int64_t page_stride = 0;  // elements from page to page
@@ -96,12 +98,16 @@ struct PagedTile {
   float scale = 0;
   float soft_cap = 0;             // or 0
   const float* slopes = nullptr;  // [group], or null
+  /// Bucketed terms by distance, from max_distance, as which larger ones count, down to 0: [group,
+  /// max_distance + 1], or null.
+  const float* by_distance = nullptr;
+  int32_t max_distance = 0;
   float* scratch = nullptr;       // paged_scratch_floats(head_dim)
 };
 
-/// Queries, keys and values, scores, slopes and positions of a PagedTile.
+/// Queries, keys and values, scores, slopes, positions and heads of a PagedTile.
 inline constexpr int64_t paged_scratch_floats(int64_t head_dim) {
-  return (kQueryTile + 2 * kPageKeys) * head_dim + kPageKeys * kQueryGroup + 2 * kQueryTile;
+  return (kQueryTile + 2 * kPageKeys) * head_dim + kPageKeys * kQueryGroup + 3 * kQueryTile;
 }
 
 /// Where the softmax of a tile's rows stands after some keys: the maximum of the scores, the sum of

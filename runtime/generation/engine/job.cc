@@ -20,7 +20,7 @@ int64_t pages_at_once(int64_t prompt_tokens, int64_t size, int64_t num_beams) {
 }
 
 // Tokens of prompt and output that each sequence may come to.
-int64_t choose_max_size(int64_t prompt_tokens, const Sampling& sampling,
+int64_t choose_max_size(int64_t prompt_tokens, int64_t source_tokens, const Sampling& sampling,
                         const RunnerLimits& limits) {
   // One new token at least, where any are wanted.
   const int64_t least = prompt_tokens + std::min<int64_t>(1, sampling.max_new_tokens.value_or(1));
@@ -29,9 +29,10 @@ int64_t choose_max_size(int64_t prompt_tokens, const Sampling& sampling,
                                  limits.max_context - (least - prompt_tokens), ": the context is ",
                                  limits.max_context, " tokens, new ones included"));
   }
-  const auto fits = [&](int64_t size) {
-    return pages_at_once(prompt_tokens, size, sampling.num_beams) <= limits.num_pages;
+  const auto pages_of_request = [&](int64_t size) {
+    return pages_of(source_tokens) + pages_at_once(prompt_tokens, size, sampling.num_beams);
   };
+  const auto fits = [&](int64_t size) { return pages_of_request(size) <= limits.num_pages; };
   // Not above the context; compared without a sum that could overflow. Who asks for more than the
   // context takes wants as many as there can be, as who asks for no number does.
   const int64_t room = limits.max_context - prompt_tokens;
@@ -42,9 +43,10 @@ int64_t choose_max_size(int64_t prompt_tokens, const Sampling& sampling,
     while (size > least && !fits(size)) --size;
   }
   if (fits(size)) return size;
-  const int64_t pages = pages_at_once(prompt_tokens, size, sampling.num_beams);
-  throw InvalidArgument(concat("the request needs ", pages * kPageTokens,
-                               " tokens of cache (prompt of ", prompt_tokens, ", ",
+  throw InvalidArgument(concat("the request needs ", pages_of_request(size) * kPageTokens,
+                               " tokens of cache (",
+                               source_tokens > 0 ? concat("source of ", source_tokens, ", ") : "",
+                               "prompt of ", prompt_tokens, ", ",
                                size - prompt_tokens, " new ones, num_beams ", sampling.num_beams,
                                ", in pages of ", kPageTokens, "), but the cache holds ",
                                limits.num_pages * kPageTokens, " (kv_tokens): it can never run"));
@@ -72,6 +74,25 @@ void check_prompt(std::span<const int32_t> ids, const RunnerLimits& limits) {
   }
 }
 
+void check_source(std::span<const int32_t> ids, const RunnerLimits& limits) {
+  if (limits.max_source == 0) {
+    if (ids.empty()) return;
+    throw InvalidArgument("there is a source, expected none: this model has no encoder");
+  }
+  if (ids.empty()) {
+    throw InvalidArgument("the source is empty, expected at least one token: this model reads one");
+  }
+  if (std::ssize(ids) > limits.max_source) {
+    throw InvalidArgument(concat("the source has ", ids.size(), " tokens, expected at most ",
+                                 limits.max_source, " (max_tokens, or the model's longest)"));
+  }
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (ids[i] >= 0 && ids[i] < limits.source_vocab_size) continue;
+    throw InvalidArgument(
+        concat("source[", i, "] = ", ids[i], ", expected 0 to ", limits.source_vocab_size - 1));
+  }
+}
+
 void reserve(Sequence& sequence, const Job& job, size_t num_top, size_t mask_words) {
   const auto size = static_cast<size_t>(job.max_size);
   sequence.tokens.reserve(size);
@@ -91,17 +112,21 @@ std::shared_ptr<TokenMask> fork_mask(const TokenMask& mask) {
 }  // namespace
 
 std::unique_ptr<Job> make_job(std::span<const int32_t> ids, const Sampling& sampling,
-                              const RunnerLimits& limits, const GenerationOptions& options) {
+                              const RunnerLimits& limits, const GenerationOptions& options,
+                              std::span<const int32_t> source) {
   auto job = std::make_unique<Job>();
   job->stop_ids = merge_stop_ids(sampling, options);
   check_sampling(sampling, job->stop_ids.size(), limits);
   check_prompt(ids, limits);
+  check_source(source, limits);
   job->sampling = sampling;
   job->seed = sampling.seed ? *sampling.seed : random_seed();
   job->prompt_tokens = static_cast<int64_t>(ids.size());
-  job->max_size = choose_max_size(job->prompt_tokens, sampling, limits);
+  job->source.assign(source.begin(), source.end());
+  job->source_pages.reserve(static_cast<size_t>(pages_of(std::ssize(source))));
+  job->max_size = choose_max_size(job->prompt_tokens, std::ssize(source), sampling, limits);
   TokenRules& rules =
-      job->rules.emplace(job->sampling, job->stop_ids, job->prompt_tokens, job->max_size);
+      job->rules.emplace(job->sampling, job->stop_ids, job->prompt_tokens, job->max_size, job->source);
   const bool looks_back = rules.read_tokens();
   if (!rules.any()) job->rules.reset();
   job->deadline = after(sampling.deadline_s.value_or(kNoTimeout));

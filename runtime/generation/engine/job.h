@@ -77,6 +77,17 @@ struct Job {
   uint64_t seed = 0;
   std::shared_ptr<const AdapterNames::Lease> adapter;  // null: none
   uint64_t salt = 0;                                   // PagePool::root
+
+  /// Tokens that the encoder reads, in a model that has one, and the pages of their keys and values
+  /// for cross attention, which all sequences of the request share. It has these while a sequence
+  /// of it runs.
+  std::vector<int32_t> source;
+  std::vector<int32_t> source_pages;
+  uint64_t source_epoch = 0;  // its own alone since it has those pages; 0: it has none
+  bool reads_source = false;  // a step in flight computes what they hold
+  bool source_published = false;
+  int64_t num_running = 0;  // sequences
+
   std::chrono::steady_clock::time_point deadline;
 
   bool drafts_by_model = false;
@@ -120,6 +131,7 @@ inline bool Job::finished() const {
 /// Checks a request against what the model, the cache and the options allow, and makes its job.
 /// Throws InvalidArgument naming what was found and what was expected.
 std::unique_ptr<Job> make_job(std::span<const int32_t> ids, const Sampling& sampling,
-                              const RunnerLimits& limits, const GenerationOptions& options);
+                              const RunnerLimits& limits, const GenerationOptions& options,
+                              std::span<const int32_t> source = {});
 
 }  // namespace packhorse

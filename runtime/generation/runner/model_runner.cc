@@ -91,6 +91,7 @@ class ModelRunner final : public StepRunner {
     const bool adapted = std::ranges::any_of(adapters.uses, std::identity());
     const StepGraphs* recorded = find(tokens.batch, adapted ? adapted_graphs_ : graphs_);
     ring_->send(inputs_.bytes());
+    if (!step.sources.empty()) read_sources();
     if (recorded != nullptr && sampler_.is_plain()) {
       recorded->whole[sampler_.wants_logprobs() ? 1 : 0]->launch();
       ring_->fetch(sampler_.plain_result_bytes(sampler_.wants_logprobs()));
@@ -211,7 +212,16 @@ class ModelRunner final : public StepRunner {
     sequence.sample = true;
     sequence.sampler.sampling = &sampling;
     sequence.chosen = &chosen;
-    run({.copies = {}, .sequences = {&sequence, 1}, .num_tokens = 1});
+    const SourceSlice source = {.ids = {&id, 1}, .pages = {&page, 1}};
+    const size_t num_sources = limits_.max_source > 0 ? 1 : 0;
+    if (num_sources > 0) {
+      sequence.source_pages = source.pages;
+      sequence.source_tokens = 1;
+    }
+    run({.copies = {},
+         .sequences = {&sequence, 1},
+         .num_tokens = 1,
+         .sources = {&source, num_sources}});
   }
 
   // Small steps, in which launches would take longer than what they launch, are recorded: those of
@@ -270,8 +280,34 @@ class ModelRunner final : public StepRunner {
     latents_.clear();
     for (const LatentPages& layer : cache_.latents()) latents_.push_back(inputs_.latents(layer));
     PagedKeys keys(layers, latents_);
+    attended_.clear();
+    if (model_.weights->source) {
+      for (const PagedKvCache& layer : cache_.layers()) {
+        attended_.push_back(inputs_.attended_pages(layer));
+      }
+    }
+    PagedKeys source(attended_);
     Transformer(model_.spec, *model_.weights, buffers_.stem, buffers_.layers, ops, adapters)
-        .run(tokens, keys);
+        .run(tokens, keys, nullptr, &source);
+  }
+
+  // Runs the encoder, and writes what cross attention reads of its result to the cache.
+  void read_sources() {
+    Ops& ops = *model_.backend.ops;
+    const ModelWeights& weights = *model_.weights;
+    const SourceBuffers& buffers = buffers_.source;
+    const TokenBatch sources = inputs_.sources();
+    OwnKeys own;
+    Transformer(*model_.spec.source(), weights.source->stem, weights.source->stack, buffers.stem,
+                buffers.layers, ops)
+        .run(sources, own);
+    layers_.clear();
+    for (const PagedKvCache& layer : cache_.layers()) {
+      layers_.push_back(inputs_.source_pages(layer));
+    }
+    write_source(model_.spec.stack(), weights.stack, buffers.keys,
+                 buffers.layers.hidden.first_rows(sources.batch.num_tokens), sources.batch, layers_,
+                 ops);
   }
 
   LoadedModel model_;
@@ -293,6 +329,7 @@ class ModelRunner final : public StepRunner {
   Sampler sampler_;
   std::vector<PagedKvCache> layers_;  // belongs to the step that runs, like the next one
   std::vector<LatentPages> latents_;
+  std::vector<PagedKvCache> attended_;  // sources that cross attention reads
   GraphCache graphs_;          // steps without adapters
   GraphCache adapted_graphs_;  // steps with any adapters that are loaded
 };

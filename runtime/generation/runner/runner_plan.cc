@@ -34,6 +34,24 @@ SessionOptions session_options(const GenerationOptions& options) {
   return result;
 }
 
+// What a model with an encoder cannot have.
+void check_source(const StackSpec& source, const GenerationOptions& options) {
+  if (options.device.type == DeviceType::kCuda) {
+    throw RuntimeError(
+        "models with an encoder and a decoder do not run on CUDA yet, expected device cpu");
+  }
+  if (options.max_adapters > 0) {
+    throw InvalidArgument(concat("max_adapters is ", options.max_adapters,
+                                 ": a model with an encoder and a decoder takes no adapters"));
+  }
+  if (options.draft_model) {
+    throw InvalidArgument("a draft model for a model with an encoder, expected none");
+  }
+  if (source.stem.padding_id >= 0) {
+    throw InvalidArgument("the encoder's positions skip padding, which sources do not have");
+  }
+}
+
 void check_spec(const Spec& spec, const GenerationOptions& options) {
   const StackSpec& stack = spec.stack();
   if (stack.layers.empty()) {
@@ -53,6 +71,7 @@ void check_spec(const Spec& spec, const GenerationOptions& options) {
   if (stack.convolution.width > 0) {
     throw InvalidArgument("a model with a convolution cannot generate text");
   }
+  if (spec.source() != nullptr) check_source(*spec.source(), options);
   const bool plain = !stack.has<CcaSpec>() && !stack.has<MoeSpec>();
   if (!plain && options.max_adapters > 0) {
     throw InvalidArgument(concat("max_adapters is ", options.max_adapters,
@@ -76,7 +95,8 @@ size_t default_limit(const DeviceContext& device, size_t taken) {
 // Pages beyond which a cache of no given size does not grow. At least one text of the longest
 // context has room.
 int64_t most_pages(const LoadedModel& model, const GenerationOptions& options) {
-  const int64_t longest = longest_table(model.spec);
+  const int64_t source = pages_of(longest_source(model.spec, options));
+  const int64_t longest = longest_table(model.spec) + source;
   if (options.memory_limit || !on_host(*model.backend.device)) {
     return options.max_sequences * longest;
   }
@@ -194,6 +214,11 @@ AdapterCapacity adapter_capacity(const GenerationOptions& options) {
 
 int64_t longest_table(const Spec& spec) { return pages_of(spec.max_seqlen); }
 
+int64_t longest_source(const Spec& spec, const GenerationOptions& options) {
+  const StackSpec* const source = spec.source();
+  return source == nullptr ? 0 : std::min(source->max_seqlen, options.max_tokens);
+}
+
 RunnerLimits limits_of(const Spec& spec, const GenerationOptions& options) {
   return {.vocab_size = spec.stack().stem.vocab_size,
           .max_context = spec.max_seqlen,
@@ -201,7 +226,10 @@ RunnerLimits limits_of(const Spec& spec, const GenerationOptions& options) {
           .max_tokens = options.max_tokens,
           .max_sequences = options.max_sequences,
           .max_adapters = options.max_adapters,
-          .max_drafts = most_drafts(options)};
+          .max_drafts = most_drafts(options),
+          .max_chunk = 0,
+          .max_source = longest_source(spec, options),
+          .source_vocab_size = spec.source() == nullptr ? 0 : spec.source()->stem.vocab_size};
 }
 
 SamplerShape sampler_shape(const Spec& spec, const GenerationOptions& options) {
@@ -210,12 +238,36 @@ SamplerShape sampler_shape(const Spec& spec, const GenerationOptions& options) {
           .vocab_size = spec.stack().stem.vocab_size};
 }
 
+namespace {
+
+SourceBuffers take_source_buffers(const Spec& spec, const ModelWeights& weights,
+                                  const Capacity& capacity, const Backend& backend, Arena& arena) {
+  const Capacity own = {.max_tokens = capacity.max_tokens, .max_sequences = capacity.max_sequences};
+  const DType dtype = weights.stem.dtype;
+  const StackWeights& stack = weights.source->stack;
+  SourceBuffers buffers;
+  buffers.layers = take_layer_buffers(*spec.source(), stack, own, dtype, *backend.ops, arena);
+  {
+    const Arena::Scope stem(arena);
+    buffers.stem = take_stem_buffers(weights.source->stem, own, *backend.ops, arena);
+  }
+  {
+    const Arena::Scope blocks(arena);
+    take_block_buffers(*spec.source(), stack, own, *backend.ops, arena, buffers.layers);
+  }
+  buffers.keys = take_source_keys(weights.stack, own, dtype, *backend.ops, arena);
+  return buffers;
+}
+
+}  // namespace
+
 RunnerBuffers take_runner_buffers(const Spec& spec, const ModelWeights& weights,
                                   const GenerationOptions& options, const Backend& backend,
                                   Arena& arena) {
   const Capacity capacity = {.max_tokens = options.max_tokens,
                              .max_sequences = options.max_sequences,
                              .max_kv_len = spec.max_seqlen,
+                             .max_source = longest_source(spec, options),
                              .adapters = adapter_capacity(options)};
   const DType dtype = weights.stem.dtype;
   const SamplerShape sampler = sampler_shape(spec, options);
@@ -223,6 +275,10 @@ RunnerBuffers take_runner_buffers(const Spec& spec, const ModelWeights& weights,
   const LastingBuffers lasting = take_lasting_buffers(sampler, arena);
   const StepLayout layout(limits_of(spec, options), longest_table(spec));
   buffers.step = take_step_buffers(layout, limits_of(spec, options), arena);
+  if (weights.source) {
+    const Arena::Scope source(arena);
+    buffers.source = take_source_buffers(spec, weights, capacity, backend, arena);
+  }
   buffers.layers =
       take_layer_buffers(spec.stack(), weights.stack, capacity, dtype, *backend.ops, arena);
   {
@@ -231,7 +287,7 @@ RunnerBuffers take_runner_buffers(const Spec& spec, const ModelWeights& weights,
   }
   {
     const Arena::Scope blocks(arena);
-    take_block_buffers(spec, weights.stack, capacity, *backend.ops, arena, buffers.layers);
+    take_block_buffers(spec.stack(), weights.stack, capacity, *backend.ops, arena, buffers.layers);
   }
   buffers.sampler =
       take_sampler_buffers(sampler, lasting, *weights.heads.lm, dtype, *backend.ops, arena);

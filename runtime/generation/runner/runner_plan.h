@@ -18,9 +18,17 @@
 
 namespace packhorse {
 
+/// The buffers in which sources are read. They share memory with those of the layers that follow.
+struct SourceBuffers {
+  StemBuffers stem;
+  LayerBuffers layers;
+  SourceKeyBuffers keys;
+};
+
 /// The buffers of the steps, all in one arena.
 struct RunnerBuffers {
   StepBuffers step;
+  SourceBuffers source;
   StemBuffers stem;
   LayerBuffers layers;
   SamplerBuffers sampler;
@@ -60,5 +68,7 @@ RunnerLimits limits_of(const Spec& spec, const GenerationOptions& options);
 SamplerShape sampler_shape(const Spec& spec, const GenerationOptions& options);
 /// Pages that a sequence of the longest context has.
 int64_t longest_table(const Spec& spec);
+/// Tokens of the longest source that a step can read; 0: the model has no encoder.
+int64_t longest_source(const Spec& spec, const GenerationOptions& options);
 
 }  // namespace packhorse

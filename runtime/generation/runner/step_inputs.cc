@@ -8,7 +8,7 @@
 namespace packhorse {
 
 StepLayout::StepLayout(const RunnerLimits& limits, int64_t pages_of_sequence)
-    : table_stride(pages_of_sequence) {
+    : table_stride(pages_of_sequence), source_stride(ceil_div(limits.max_source, kPageTokens)) {
   // Blocks begin at multiples of 256 bytes, as buffers of the arena do.
   size_t end = 0;
   const auto take = [&](int64_t count, size_t bytes = sizeof(int32_t)) {
@@ -27,6 +27,14 @@ StepLayout::StepLayout(const RunnerLimits& limits, int64_t pages_of_sequence)
   ids = take(limits.max_tokens);
   positions = take(limits.max_tokens);
   adapters = take(limits.max_adapters > 0 ? limits.max_tokens : 0);
+  const bool reads = limits.max_source > 0;
+  source_counts = take(reads ? 2 : 0);
+  source_cu_seqlens = take(reads ? limits.max_sequences + 1 : 0);
+  source_ids = take(reads ? limits.max_tokens : 0);
+  source_lens = take(reads ? limits.max_sequences : 0);
+  source_table = take(limits.max_sequences * source_stride);
+  attended_lens = take(reads ? limits.max_sequences : 0);
+  attended_table = take(limits.max_sequences * source_stride);
   pages = take(limits.max_sequences * table_stride);
   size = end;
 }
@@ -96,10 +104,72 @@ TokenBatch StepInputs::write(const Step& step, std::span<const int32_t> row_of_s
     cu_seqlens[i] = token;
     if (i < limits_.max_sequences) kv_lens[i] = 0;
   }
+  if (limits_.max_source > 0) write_sources(step);
   bytes_ = layout_.pages + static_cast<size_t>(page) * sizeof(int32_t);
   TokenBatch batch = bounds(step.num_tokens, num_sequences, longest);
   batch.batch.counts = nullptr;
   return batch;
+}
+
+void StepInputs::write_sources(const Step& step) {
+  const auto numbers = [&](size_t offset) { return at<int32_t>(host_, offset); };
+  const auto write_pages = [&](size_t table, int64_t row, std::span<const int32_t> pages) {
+    std::ranges::copy(pages, numbers(table) + row * layout_.source_stride);
+  };
+  int32_t* const cu_seqlens = numbers(layout_.source_cu_seqlens);
+  const auto num_sources = static_cast<int64_t>(step.sources.size());
+  sources_ = {};
+  int32_t token = 0;
+  for (int64_t i = 0; i < num_sources; ++i) {
+    const SourceSlice& source = step.sources[static_cast<size_t>(i)];
+    const auto length = std::ssize(source.ids);
+    cu_seqlens[i] = token;
+    numbers(layout_.source_lens)[i] = static_cast<int32_t>(length);
+    std::ranges::copy(source.ids, numbers(layout_.source_ids) + token);
+    write_pages(layout_.source_table, i, source.pages);
+    token += static_cast<int32_t>(length);
+    sources_.max_seqlen = std::max(sources_.max_seqlen, int64_t{length});
+  }
+  cu_seqlens[num_sources] = token;
+  numbers(layout_.source_counts)[0] = token;
+  numbers(layout_.source_counts)[1] = static_cast<int32_t>(num_sources);
+  sources_.num_tokens = token;
+  sources_.num_sequences = num_sources;
+  sources_.cu_seqlens = device_ids(layout_.source_cu_seqlens);
+  max_attended_ = 0;
+  for (size_t i = 0; i < step.sequences.size(); ++i) {
+    const SequenceSlice& sequence = step.sequences[i];
+    const auto row = static_cast<int64_t>(i);
+    numbers(layout_.attended_lens)[i] = static_cast<int32_t>(sequence.source_tokens);
+    write_pages(layout_.attended_table, row, sequence.source_pages);
+    max_attended_ = std::max(max_attended_, sequence.source_tokens);
+  }
+}
+
+TokenBatch StepInputs::sources() const {
+  TokenBatch batch;
+  batch.batch = sources_;
+  batch.ids = device_ids(layout_.source_ids);
+  return batch;
+}
+
+PagedKvCache StepInputs::source_pages(const PagedKvCache& layer) const {
+  PagedKvCache pages = layer;
+  pages.table = device_ids(layout_.source_table);
+  pages.table_stride = layout_.source_stride;
+  pages.kv_lens = device_ids(layout_.source_lens);
+  pages.max_kv_len = sources_.max_seqlen;
+  return pages;
+}
+
+PagedKvCache StepInputs::attended_pages(const PagedKvCache& layer) const {
+  PagedKvCache pages = layer;
+  pages.table = device_ids(layout_.attended_table);
+  pages.table_stride = layout_.source_stride;
+  pages.kv_lens = device_ids(layout_.attended_lens);
+  pages.max_kv_len = max_attended_;
+  pages.num_single = num_single_;
+  return pages;
 }
 
 RowInputs StepInputs::acquire_rows() {

@@ -32,9 +32,18 @@ struct StepLayout {
   size_t ids;          // [max_tokens]
   size_t positions;    // [max_tokens]
   size_t adapters;     // [max_tokens] slots, where there may be adapters
-  size_t pages;        // [max_sequences * table_stride], one sequence after the other
+  // Sources of the step, and which of them each sequence attends to, in a model with an encoder.
+  size_t source_counts;       // [2] {T, B} of the sources that are read
+  size_t source_cu_seqlens;   // [max_sequences + 1]
+  size_t source_ids;          // [max_tokens]
+  size_t source_lens;         // [max_sequences] tokens of those that are read
+  size_t source_table;        // [max_sequences, source_stride] and their pages
+  size_t attended_lens;       // [max_sequences] tokens of each sequence's source
+  size_t attended_table;      // [max_sequences, source_stride]
+  size_t pages;               // [max_sequences * table_stride], one sequence after the other
   size_t size;
   int64_t table_stride;
+  int64_t source_stride;
 };
 
 /// The rows of the last hidden state that tokens are chosen from, on the host or on the device.
@@ -77,6 +86,11 @@ class StepInputs {
   /// The pages of `layer` with the table and the lengths of the step that was uploaded; where
   /// `batch` has bounds instead of exact numbers, those of any step.
   PagedKvCache pages(const PagedKvCache& layer, const BatchView& batch) const;
+  /// The sources of the step that was uploaded, and the pages of `layer` that they go to.
+  TokenBatch sources() const;
+  PagedKvCache source_pages(const PagedKvCache& layer) const;
+  /// The pages of `layer` that hold the source of each sequence of the step.
+  PagedKvCache attended_pages(const PagedKvCache& layer) const;
   /// The latents of `layer` with the table and the lengths that `pages` takes.
   LatentPages latents(const LatentPages& layer) const;
   /// The slots of the tokens' adapters: [max_tokens], -1 for none.
@@ -90,6 +104,7 @@ class StepInputs {
   RowInputs rows_at(char* base) const {
     return {at<int32_t>(base, layout_.hidden_rows), at<SamplingRow>(base, layout_.settings)};
   }
+  void write_sources(const Step& step);
   int32_t* device_ids(size_t offset) const { return at<int32_t>(buffers_.inputs, offset); }
 
   const RunnerLimits limits_;
@@ -101,6 +116,8 @@ class StepInputs {
   size_t bytes_ = 0;        // size of what is written of it
   int64_t max_kv_len_ = 0;  // the longest sequence of it, in keys
   int64_t num_single_ = 0;  // sequences at the front that have one new token
+  BatchView sources_;       // the sources of it
+  int64_t max_attended_ = 0;  // tokens of the longest source that a sequence of it attends to
 };
 
 }  // namespace packhorse

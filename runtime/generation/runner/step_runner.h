@@ -55,6 +55,10 @@ struct SequenceSlice {
   int64_t position = 0;            // index of ids[0]; keys and values of all before are cached
   std::span<const int32_t> pages;  // block table: tokens [64 i, 64 (i + 1)) lie in pages[i]
   int32_t adapter = -1;            // the slot of its adapter; -1: none
+  /// Where cross attention finds the keys and values of `source_tokens` tokens; none without an
+  /// encoder.
+  std::span<const int32_t> source_pages;
+  int64_t source_tokens = 0;
   int64_t kv_len() const { return position + static_cast<int64_t>(ids.size()); }
 
   /// True if the token after ids.back() is chosen.
@@ -74,11 +78,19 @@ struct SequenceSlice {
   std::span<TokenLogprob> target_top;  // [targets.size(), Sampling::prompt_logprobs]
 };
 
+/// A source, which the encoder reads whole. Its keys and values for cross attention go to `pages`:
+/// tokens [64 i, 64 (i + 1)) to pages[i].
+struct SourceSlice {
+  std::span<const int32_t> ids;
+  std::span<const int32_t> pages;
+};
+
 /// One packed batch. No page that a sequence writes is in the table of another sequence.
 struct Step {
   std::span<const PageCopy> copies;  // made in this order, before anything else
   std::span<const SequenceSlice> sequences;
   int64_t num_tokens = 0;
+  std::span<const SourceSlice> sources = {};  // read before the sequences; max_tokens at most
 };
 
 struct RunnerLimits {
@@ -90,6 +102,8 @@ struct RunnerLimits {
   int64_t max_adapters = 0;   // slots 0 to max_adapters - 1
   int64_t max_drafts = 0;     // drafts of a step, of all sequences together
   int64_t max_chunk = 0;      // tokens of prompts beside sequences that go on; 0: no such limit
+  int64_t max_source = 0;     // tokens of a source; 0: there is no encoder
+  int64_t source_vocab_size = 0;
   int64_t max_chosen() const { return max_sequences + max_drafts; }  // tokens of a step
 };
 

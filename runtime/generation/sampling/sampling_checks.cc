@@ -42,6 +42,9 @@ void check_rules(const Sampling& sampling, const RunnerLimits& limits) {
   }
   const int64_t size = sampling.no_repeat_ngram_size;
   expect(size >= 0, "no_repeat_ngram_size", size, "1 or more, or 0 for no limit");
+  const int64_t copied = sampling.encoder_no_repeat_ngram_size;
+  expect(copied >= 0 && (copied == 0 || limits.max_source > 0), "encoder_no_repeat_ngram_size",
+         copied, "1 or more in a model with an encoder, or 0 for no limit");
   expect(sampling.min_new_tokens >= 0, "min_new_tokens", sampling.min_new_tokens, "0 or more");
   check_ids("an id of suppress_tokens", sampling.suppress_tokens);
   check_ids("an id of begin_suppress_tokens", sampling.begin_suppress_tokens);

@@ -26,13 +26,14 @@ void remove(std::span<const int32_t> tokens, std::span<uint32_t> words) {
 }  // namespace
 
 TokenRules::TokenRules(const Sampling& sampling, std::span<const int32_t> stop_ids,
-                       int64_t prompt_tokens, int64_t max_size)
+                       int64_t prompt_tokens, int64_t max_size, std::span<const int32_t> source)
     : sampling_(sampling),
       stop_ids_(stop_ids),
       prompt_tokens_(prompt_tokens),
-      max_new_(max_size - prompt_tokens) {
+      max_new_(max_size - prompt_tokens),
+      source_(source) {
   const auto is_long = [](const auto& ids) { return ids.size() > 1; };
-  read_tokens_ = sampling.no_repeat_ngram_size > 0 ||
+  read_tokens_ = sampling.no_repeat_ngram_size > 0 || sampling.encoder_no_repeat_ngram_size > 0 ||
                  std::ranges::any_of(sampling.bad_words_ids, is_long) ||
                  std::ranges::any_of(sampling.sequence_bias, is_long, &SequenceBias::ids);
   any_ = read_tokens_ || !sampling.sequence_bias.empty() || !sampling.bad_words_ids.empty() ||
@@ -53,11 +54,14 @@ void TokenRules::apply(std::span<const int32_t> tokens, int64_t num_new,
   effects.suppressed.reserve(sampling_.suppress_tokens.size() +
                              sampling_.begin_suppress_tokens.size());
   const bool repeats = sampling_.no_repeat_ngram_size > 0;
+  const bool copies = sampling_.encoder_no_repeat_ngram_size > 0;
   effects.banned.reserve(sampling_.bad_words_ids.size() + stop_ids_.size() +
-                         (repeats ? static_cast<size_t>(prompt_tokens_ + max_new_) : 0));
+                         (repeats ? static_cast<size_t>(prompt_tokens_ + max_new_) : 0) +
+                         (copies ? source_.size() : 0));
   bias(tokens, effects);
 
-  ban_repetitions(tokens, effects);
+  ban_repetitions(tokens, sampling_.no_repeat_ngram_size, tokens, effects);
+  ban_repetitions(source_, sampling_.encoder_no_repeat_ngram_size, tokens, effects);
   for (const std::vector<int32_t>& sequence : sampling_.bad_words_ids) {
     // A token that ends the text is no word.
     if (sequence.size() == 1 && std::ranges::binary_search(stop_ids_, sequence[0])) continue;
@@ -106,14 +110,15 @@ void TokenRules::bias(std::span<const int32_t> tokens, RuleEffects& effects) con
   }
 }
 
-void TokenRules::ban_repetitions(std::span<const int32_t> tokens, RuleEffects& effects) const {
-  const auto size = static_cast<size_t>(sampling_.no_repeat_ngram_size);
-  if (size == 0 || tokens.size() < size) return;
+void TokenRules::ban_repetitions(std::span<const int32_t> text, int64_t ngram_size,
+                                 std::span<const int32_t> tokens, RuleEffects& effects) {
+  const auto size = static_cast<size_t>(ngram_size);
+  if (size == 0 || text.size() < size || tokens.size() < size - 1) return;
   const std::span<const int32_t> begun = tokens.last(size - 1);
-  for (size_t i = 0; i + size <= tokens.size(); ++i) {
-    if (size > 1 && tokens[i + size - 2] != begun.back()) continue;
-    if (std::ranges::equal(tokens.subspan(i, size - 1), begun)) {
-      effects.banned.push_back(tokens[i + size - 1]);
+  for (size_t i = 0; i + size <= text.size(); ++i) {
+    if (size > 1 && text[i + size - 2] != begun.back()) continue;
+    if (std::ranges::equal(text.subspan(i, size - 1), begun)) {
+      effects.banned.push_back(text[i + size - 1]);
     }
   }
 }

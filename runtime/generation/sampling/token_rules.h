@@ -29,10 +29,10 @@ struct RuleEffects {
 
 class TokenRules {
  public:
-  /// `sampling` and `stop_ids` (of the request and of the model) outlive the object. `max_size`: of
-  /// prompt and new tokens.
+  /// `sampling`, `stop_ids` (of the request and of the model) and `source`, what an encoder reads,
+  /// outlive the object. `max_size`: of prompt and new tokens.
   TokenRules(const Sampling& sampling, std::span<const int32_t> stop_ids, int64_t prompt_tokens,
-             int64_t max_size);
+             int64_t max_size, std::span<const int32_t> source = {});
 
   /// False: there are none of these settings.
   bool any() const { return any_; }
@@ -44,12 +44,15 @@ class TokenRules {
 
  private:
   void bias(std::span<const int32_t> tokens, RuleEffects& effects) const;
-  void ban_repetitions(std::span<const int32_t> tokens, RuleEffects& effects) const;
+  /// Bans tokens that end `size` tokens of `text` of which the others end `tokens`; 0: none.
+  static void ban_repetitions(std::span<const int32_t> text, int64_t size,
+                              std::span<const int32_t> tokens, RuleEffects& effects);
 
   const Sampling& sampling_;
   const std::span<const int32_t> stop_ids_;
   const int64_t prompt_tokens_;
   const int64_t max_new_;
+  const std::span<const int32_t> source_;
   bool any_ = false;
   bool read_tokens_ = false;
 };

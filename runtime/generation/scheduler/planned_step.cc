@@ -60,6 +60,8 @@ void build(const PlannedStep::Part& part, SequenceSlice& step) {
     if (step.drafts > 0) use_drafts(*sequence.speculation, step);
   }
   step.pages = std::span(sequence.pages).first(static_cast<size_t>(pages_of(step.kv_len())));
+  step.source_pages = job.source_pages;
+  step.source_tokens = std::ssize(job.source);
   if (sequence.index > 0 || !job.must_score()) return;
   // A step in flight may have what is left of them.
   if (sequence.computed >= job.prompt_tokens - 1) return;
@@ -90,10 +92,12 @@ void PlannedStep::reserve(size_t num_sequences) {
   copies.reserve(num_sequences);
   parts.reserve(num_sequences);
   sequences.reserve(num_sequences);
+  sources.reserve(num_sequences);
   epochs.reserve(num_sequences);
 }
 
 void PlannedStep::launch() {
+  sources.clear();
   sequences.resize(parts.size());
   epochs.resize(parts.size());
   for (size_t i = 0; i < parts.size(); ++i) {
@@ -108,6 +112,9 @@ void PlannedStep::launch() {
       build(part, step);
     }
     part.samples = step.sample;
+    if (part.reads_source != 0) {
+      sources.push_back({.ids = sequence.job->source, .pages = sequence.job->source_pages});
+    }
     if (step.sample) sequence.restart = part.drafts > 0;  // several tokens may come
     if (part.drafts > 0) sequence.speculation->in_flight = true;
     sequence.computed += part.count - part.drafts;

@@ -18,12 +18,15 @@ struct PlannedStep {
     int64_t count = 0;     // tokens
     int64_t drafts = 0;    // drafts among them: the last ones
     bool samples = false;  // SequenceSlice::sample
+    /// Job::source_epoch where the step reads the source of its request, else 0.
+    uint64_t reads_source = 0;
     /// False: it has given back its pages since, so that the step's results are not used.
     bool live() const { return sequence->epoch == epoch; }
   };
   std::vector<PageCopy> copies;
   std::vector<Part> parts;
   std::vector<SequenceSlice> sequences;  // in the order of `parts`
+  std::vector<SourceSlice> sources;
   std::vector<uint64_t> epochs;          // Sequence::epoch of each when it was built
   int64_t num_tokens = 0;
 

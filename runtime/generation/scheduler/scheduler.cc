@@ -62,6 +62,7 @@ Step Scheduler::plan() {
   do {
     next.copies.clear();
     next.parts.clear();
+    source_tokens_ = 0;
     budget_ = limits_.max_tokens;
     plan_decodes();
     if (may_have_drafts_) budget_ -= drafts_.plan(next, budget_);
@@ -71,10 +72,11 @@ Step Scheduler::plan() {
     plan_prefills();
     plan_starts();
   } while (next.parts.empty() && num_in_flight_ == 0 && preempt_youngest());
-  next.num_tokens = limits_.max_tokens - held_back_ - budget_;
+  next.num_tokens = 0;
+  for (const PlannedStep::Part& part : next.parts) next.num_tokens += part.count;
   next.launch();
   if (!next.parts.empty()) ++num_in_flight_;
-  return {next.copies, next.sequences, next.num_tokens};
+  return {next.copies, next.sequences, next.num_tokens, next.sources};
 }
 
 bool Scheduler::any_waits_for_token() const {
@@ -131,9 +133,12 @@ void Scheduler::plan_starts() {
   for (size_t i = 0; i < jobs_.size(); ++i) {
     for (Sequence& sequence : jobs_[i]->sequences) {
       if (sequence.state != State::kWaiting || is_held(sequence)) continue;
+      const bool reading = jobs_[i]->reads_source;
       if (budget_ == 0 || !start(sequence)) return;
       num_started_ = std::max(num_started_, i + 1);
+      const uint64_t read = jobs_[i]->reads_source ? jobs_[i]->source_epoch : 0;
       plan_tokens(sequence, std::min(sequence.remaining(), budget_));
+      if (!reading) next_->parts.back().reads_source = read;
     }
   }
 }
@@ -156,10 +161,41 @@ bool Scheduler::extend(std::span<Sequence* const> unit) {
 // its pages.
 bool Scheduler::is_held(const Sequence& sequence) const {
   const Job& job = *sequence.job;
+  if (is_being_read(job)) return true;
   if (sequence.index == 0 || job.prompt_tokens < kPageTokens) return false;
   const Sequence& first = job.sequences[0];
   return first.state == State::kWaiting ||
          (first.state == State::kRunning && first.committed < job.prompt_tokens);
+}
+
+bool Scheduler::is_being_read(const Job& job) const {
+  if (job.source.empty() || job.source_epoch != 0 || !pages_.shares_prefixes()) return false;
+  return std::ranges::any_of(std::span(jobs_).first(num_started_), [&](const auto& other) {
+    return other->reads_source && other->source == job.source &&
+           other->sampling.cache_salt == job.sampling.cache_salt;
+  });
+}
+
+bool Scheduler::start_source(Job& job, int64_t spare) {
+  if (job.source.empty() || job.source_epoch != 0) return true;
+  if (!pages_.start_source(job, spare)) return false;
+  const auto tokens = std::ssize(job.source);
+  // A source is read whole. The first of a step may have more tokens than the budget has left, since
+  // the encoder has room of its own for them.
+  const bool fits = source_tokens_ == 0 || tokens < budget_;
+  if (!job.source_published && (!fits || source_tokens_ + tokens > limits_.max_tokens)) {
+    pages_.release_source(job);
+    return false;
+  }
+  job.source_epoch = ++last_epoch_;
+  job.reads_source = !job.source_published;
+  return true;
+}
+
+void Scheduler::give_back_source(Job& job) {
+  pages_.release_source(job);
+  job.source_epoch = 0;
+  job.reads_source = false;
 }
 
 bool Scheduler::start(Sequence& sequence) {
@@ -169,8 +205,20 @@ bool Scheduler::start(Sequence& sequence) {
   const size_t slots = !takes_slot ? 0 : job.search ? job.sequences.size() : 1;
   // Each sequence that runs will soon need a page more; beams of one request do not wait for it.
   const int64_t spare = job.search && sequence.index > 0 ? 0 : num_running_;
-  if (free_slots_.size() < slots || !pages_.start(sequence, spare)) return false;
+  if (free_slots_.size() < slots || !start_source(job, spare)) return false;
+  if (!pages_.start(sequence, spare)) {
+    if (job.num_running == 0) give_back_source(job);
+    return false;
+  }
   stats_.prefix_hit_tokens += sequence.computed;
+  if (job.num_running == 0) {
+    const auto tokens = std::ssize(job.source);
+    (job.reads_source ? stats_.computed_tokens : stats_.prefix_hit_tokens) += tokens;
+    if (job.reads_source) {
+      source_tokens_ += tokens;
+      budget_ = std::max<int64_t>(1, budget_ - tokens);
+    }
+  }
   if (sequence.index == 0 && !job.started) {
     job.request->set_cached_prompt_tokens(std::min(sequence.computed, job.prompt_tokens));
   }
@@ -185,6 +233,7 @@ bool Scheduler::start(Sequence& sequence) {
   sequence.offered = false;
   --num_waiting_;
   ++num_running_;
+  ++job.num_running;
   job.started = true;
   return true;
 }
@@ -210,10 +259,12 @@ bool Scheduler::preempt_youngest() {
 }
 
 void Scheduler::give_back(Sequence& sequence) {
-  if (sequence.state == State::kRunning) --num_running_;
+  const bool ran = sequence.state == State::kRunning;
+  if (ran) --num_running_;
   if (sequence.slot >= 0) free_slots_.push_back(sequence.slot);
   sequence.slot = -1;
   pages_.release(sequence);
+  if (ran && --sequence.job->num_running == 0) give_back_source(*sequence.job);
   sequence.pending = 0;
   sequence.epoch = ++last_epoch_;
   if (sequence.speculation != nullptr) sequence.speculation->in_flight = false;
@@ -227,6 +278,10 @@ const PlannedStep& Scheduler::commit() {
     Sequence& sequence = *part.sequence;
     Job& job = *sequence.job;
     --job.in_flight;
+    if (part.reads_source != 0 && part.reads_source == job.source_epoch) {
+      job.reads_source = false;
+      pages_.publish_source(job);
+    }
     if (!part.live()) continue;
     sequence.committed += part.count - part.drafts;
     if (part.samples) {
@@ -307,6 +362,7 @@ void Scheduler::fork(Job& job) {
     to.slot = job.sequences[i].slot;
   }
   num_running_ += static_cast<int64_t>(next.size());
+  job.num_running += static_cast<int64_t>(next.size());
   for (size_t i = 0; i < job.sequences.size(); ++i) {
     const int32_t slot = std::exchange(job.sequences[i].slot, -1);
     give_back(job.sequences[i]);
@@ -352,6 +408,7 @@ void Scheduler::check() const {
     running += std::ranges::count(job->sequences, State::kRunning, &Sequence::state);
     finished += job->finished() ? 1 : 0;
     for (const Sequence& sequence : job->sequences) tables.emplace_back(sequence.pages);
+    tables.emplace_back(job->source_pages);
   }
   pages_.pool().check(tables);
   const auto check_count = [](const char* what, int64_t found, int64_t counted) {

@@ -92,7 +92,12 @@ class Scheduler {
   /// SequencePages::extend, for which the youngest are preempted. False: one of `unit` was.
   bool extend(std::span<Sequence* const> unit);
   bool is_held(const Sequence& sequence) const;
+  /// True if a step in flight reads the source of a request that has not begun: it then finds it.
+  bool is_being_read(const Job& job) const;
   bool start(Sequence& sequence);
+  /// Gives a request its source, which the step that is being planned reads where nobody has.
+  bool start_source(Job& job, int64_t spare);
+  void give_back_source(Job& job);
   /// Preempts the youngest that runs. False: none runs.
   bool preempt_youngest();
   void give_back(Sequence& sequence);
@@ -115,6 +120,7 @@ class Scheduler {
   size_t num_in_flight_ = 0;
   PlannedStep* next_ = plans_.data();  // what is being planned
   int64_t budget_ = 0;                 // tokens that the step may still have
+  int64_t source_tokens_ = 0;          // tokens of sources that it reads
   int64_t held_back_ = 0;  // and those that it may not, because others would wait too long
   std::vector<Sequence*> unit_;
   GenerationStats stats_;

@@ -1,12 +1,34 @@
 #include "generation/scheduler/sequence_pages.h"
 
 #include <algorithm>
+#include <array>
+#include <random>
 
 namespace packhorse {
 namespace {
 
 // Keeps pages in which a draft model's keys and values lie, too, apart.
 constexpr uint64_t kDraftedSalt = uint64_t{1} << 62;
+
+// Keeps sources apart from what sequences hold. No model drafts for a model with an encoder.
+constexpr uint64_t kSourceSalt = uint64_t{1} << 62;
+constexpr int kHashBits = 39;
+constexpr int64_t kMostSharedSource = (int64_t{1} << (62 - kHashBits)) - 1;
+
+// The ids of page `number` of a source; behind its end stands what is no id.
+std::array<int32_t, kPageTokens> ids_of_page(std::span<const int32_t> source, int64_t number) {
+  std::array<int32_t, kPageTokens> ids;
+  ids.fill(-1);
+  const auto first = static_cast<size_t>(number * kPageTokens);
+  std::ranges::copy(source.subspan(first, std::min(size_t(kPageTokens), source.size() - first)),
+                    ids.begin());
+  return ids;
+}
+
+uint64_t random_key() {
+  std::random_device device;
+  return uint64_t{device()} << 32 | device();
+}
 
 // The page that the next token goes to, or -1 where it is the first of a new one.
 int32_t last_page(const Sequence& sequence) {
@@ -19,14 +41,76 @@ int32_t last_page(const Sequence& sequence) {
 SequencePages::SequencePages(int64_t num_pages, bool shares_prefixes, int64_t draft_context)
     : shares_prefixes_(shares_prefixes),
       draft_context_(draft_context),
-      pool_(num_pages, shares_prefixes) {}
+      pool_(num_pages, shares_prefixes),
+      hash_key_(random_key()) {}
 
 void SequencePages::set_salt(Job& job) {
   // Sequences of one request alone share pages where there is no prefix cache.
   const uint64_t adapter = job.adapter == nullptr ? 0 : job.adapter->salt;
   const uint64_t shared = static_cast<uint64_t>(job.sampling.cache_salt) << 32 | adapter;
-  job.salt = shares_prefixes_ ? shared : next_salt_++;
+  // What sequences of a source hold depends on it, and comes behind it where that is published.
+  job.salt = shares_prefixes_ && job.source.empty() ? shared : next_salt_++;
   if (job.drafts_by_model) job.salt |= kDraftedSalt;
+}
+
+// A page of a source depends on all its tokens, also on those behind the page. So pages are found
+// after a block that stands for the length and the hash of the whole source, and all are or none:
+// sources of one length and equal pages are equal, whatever their hashes.
+uint64_t SequencePages::source_salt(const Job& job) const {
+  uint64_t hash = (hash_key_ ^ static_cast<uint64_t>(job.sampling.cache_salt)) | 1;
+  for (const int32_t id : job.source) {
+    hash = (hash ^ static_cast<uint32_t>(id)) * 0x9e3779b97f4a7c15u;
+    hash ^= hash >> 32;
+  }
+  return kSourceSalt | static_cast<uint64_t>(job.source.size()) << kHashBits |
+         hash >> (64 - kHashBits);
+}
+
+PagePool::Block SequencePages::root_of(const Job& job) const {
+  return job.source_published ? pool_.block(job.source_pages.back()) : PagePool::root(job.salt);
+}
+
+bool SequencePages::start_source(Job& job, int64_t spare) {
+  const int64_t count = pages_of(std::ssize(job.source));
+  job.source_published = false;
+  if (shares_prefixes_ && std::ssize(job.source) <= kMostSharedSource) {
+    PagePool::Block before = PagePool::root(source_salt(job));
+    for (int64_t i = 0; i < count; ++i) {
+      const int32_t page = pool_.find(before, ids_of_page(job.source, i));
+      if (page < 0) break;
+      job.source_pages.push_back(page);
+      before = pool_.block(page);
+    }
+    job.source_published = std::ssize(job.source_pages) == count;
+    if (!job.source_published) pool_.release_all(job.source_pages);
+  }
+  if (pool_.available() < (job.source_published ? 0 : count) + spare) {
+    release_source(job);
+    return false;
+  }
+  while (std::ssize(job.source_pages) < count) job.source_pages.push_back(pool_.allocate());
+  return true;
+}
+
+void SequencePages::publish_source(Job& job) {
+  if (!shares_prefixes_ || std::ssize(job.source) > kMostSharedSource) return;
+  PagePool::Block before = PagePool::root(source_salt(job));
+  // Where the first page is known, the same source is, or the rest of it was evicted, or its hash
+  // is that of another: this one then stays its request's own.
+  if (const int32_t known = pool_.find(before, ids_of_page(job.source, 0)); known >= 0) {
+    return pool_.release(known);
+  }
+  for (int64_t i = 0; i < std::ssize(job.source_pages); ++i) {
+    const int32_t page = job.source_pages[static_cast<size_t>(i)];
+    pool_.publish(page, before, ids_of_page(job.source, i));
+    before = pool_.block(page);
+  }
+  job.source_published = true;
+}
+
+void SequencePages::release_source(Job& job) {
+  pool_.release_all(job.source_pages);
+  job.source_published = false;
 }
 
 bool SequencePages::start(Sequence& sequence, int64_t spare) {
@@ -36,7 +120,7 @@ bool SequencePages::start(Sequence& sequence, int64_t spare) {
   // log-probabilities are wanted and have not come.
   int64_t most = sequence.size() - 1;
   if (sequence.index == 0 && job.must_score()) most = std::min(most, job.scored);
-  PagePool::Block before = PagePool::root(job.salt);
+  PagePool::Block before = root_of(job);
   int64_t found = 0;
   for (; (found + 1) * kPageTokens <= most; ++found) {
     const int32_t page = pool_.find(
@@ -103,7 +187,7 @@ void SequencePages::publish(Sequence& sequence) {
   for (; (sequence.published + 1) * kPageTokens <= tokens_of_all; ++sequence.published) {
     const auto number = static_cast<size_t>(sequence.published);
     const PagePool::Block before =
-        number == 0 ? PagePool::root(sequence.job->salt) : pool_.block(sequence.pages[number - 1]);
+        number == 0 ? root_of(*sequence.job) : pool_.block(sequence.pages[number - 1]);
     sequence.pages[number] =
         pool_.publish(sequence.pages[number], before,
                       tokens.subspan(number * size_t(kPageTokens), size_t(kPageTokens)));

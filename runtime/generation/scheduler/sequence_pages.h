@@ -35,6 +35,14 @@ class SequencePages {
 
   /// Sets Job::salt.
   void set_salt(Job& job);
+  /// Gives a request the pages of its source, published ones if they are there: what they hold is
+  /// then computed (Job::source_published). False, and it has none: fewer than `spare` pages would
+  /// be left.
+  bool start_source(Job& job, int64_t spare);
+  /// The source is computed: its pages can be found.
+  void publish_source(Job& job);
+  void release_source(Job& job);
+  bool shares_prefixes() const { return shares_prefixes_; }
   /// Gives a sequence without pages those of all its tokens, published ones first; what these hold
   /// is computed. False, and it has none: fewer than `spare` pages would be left.
   bool start(Sequence& sequence, int64_t spare);
@@ -56,11 +64,15 @@ class SequencePages {
   const PagePool& pool() const { return pool_; }
 
  private:
+  uint64_t source_salt(const Job& job) const;
+  /// What comes before the first page of the request's sequences.
+  PagePool::Block root_of(const Job& job) const;
   int64_t pages_to_extend(std::span<Sequence* const> unit) const;
 
   const bool shares_prefixes_;
   const int64_t draft_context_;
   PagePool pool_;
+  const uint64_t hash_key_;  // nobody outside can make sources of equal hashes
   uint64_t next_salt_ = 1;
 };
 

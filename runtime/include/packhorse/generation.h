@@ -171,7 +171,7 @@ struct GenerationStats {
   double host_s = 0;
 };
 
-/// A loaded decoder and the engine that runs all its requests: one thread of its own, which makes
+/// A loaded decoder, perhaps with an encoder, and the engine that runs all its requests: one thread of its own, which makes
 /// step after step while there is work, each of one packed batch, and sleeps otherwise. Methods may
 /// be called from many threads at once. After any error the session stays usable. A session that is
 /// destroyed ends its requests with FinishReason::kCancelled, and waits for that thread, unless a
@@ -192,19 +192,23 @@ class PACKHORSE_API GenerationSession {
   /// wait already, waits up to `timeout_s` seconds for a place. Throws InvalidArgument (prompt or
   /// settings not acceptable, or the request can never fit into the cache) and RuntimeError (no
   /// place in the queue; a process forked from the one that loaded the session).
+  /// A model with an encoder takes a `source` of at least one token, which the encoder reads, and
+  /// then `ids` is where the decoder begins; other models take none.
   virtual std::shared_ptr<GenerationRequest> submit(std::span<const int32_t> ids,
-                                                    const Sampling& sampling,
-                                                    double timeout_s = 0) = 0;
+                                                    const Sampling& sampling, double timeout_s = 0,
+                                                    std::span<const int32_t> source = {}) = 0;
   /// Submits prompts as `submit` does, so that the next step sees all that the queue has places
   /// for. Throws as `submit` does; what was submitted is then cancelled.
+  /// `sources`: one for each prompt, or empty.
   virtual std::vector<std::shared_ptr<GenerationRequest>> submit_all(
-      std::span<const std::vector<int32_t>> prompts, const Sampling& sampling,
-      double timeout_s = 0) = 0;
+      std::span<const std::vector<int32_t>> prompts, const Sampling& sampling, double timeout_s = 0,
+      std::span<const std::vector<int32_t>> sources = {}) = 0;
   /// Submits all prompts, each when the queue has a place, and waits for all. Results are in the
   /// order of `prompts`, of each prompt its `sampling.n` sequences. Throws as `submit` does; what
   /// was submitted is then cancelled. A request that ends with an error is in its result.
   virtual std::vector<std::vector<GeneratedSequence>> generate(
-      std::span<const std::vector<int32_t>> prompts, const Sampling& sampling) = 0;
+      std::span<const std::vector<int32_t>> prompts, const Sampling& sampling,
+      std::span<const std::vector<int32_t>> sources = {}) = 0;
 
   /// Adds a LoRA adapter, which requests name in Sampling::adapter from then on; others go on
   /// meanwhile. `weights` holds, of each dense layer that it adapts, `NAME.lora_a` [rank,
@@ -225,6 +229,8 @@ class PACKHORSE_API GenerationSession {
   /// Tokens of the longest sequence, prompt and output, that the model and the cache take.
   virtual int64_t max_context() const = 0;
   virtual int64_t vocab_size() const = 0;
+  /// Tokens of the longest source that the model and the cache take; 0: the model has no encoder.
+  virtual int64_t max_source() const = 0;
 };
 
 /// The plan of a model that need not be loaded: no weights are read.

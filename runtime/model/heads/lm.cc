@@ -18,7 +18,7 @@ LmWeights build_lm(const Spec& spec, const StemWeights& stem, LayerPacker& packe
   }
   weights.decoder =
       packer.padded_dense("lm.decoder", spec.stack().stem.vocab_size, width, head.bias,
-                          packer.precision().decoder, from_table ? "embeddings.word" : "");
+                          packer.precision().decoder, from_table ? spec.word_table() : "");
   return weights;
 }
 

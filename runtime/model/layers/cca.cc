@@ -27,7 +27,7 @@ DenseLayout latents_layout(const StackSpec& stack, const CcaSpec& spec, const La
   values.extent /= 2;
   values.size = std::min(values.size, values.extent);
   Part delayed = layout.parts.back();
-  delayed.name = name_of_block(set, "attention.delayed_value");
+  delayed.name = name_of_block(stack, set, "attention.delayed_value");
   delayed.rows.offset += delayed_column(spec, packer.padded(spec.head_dim));
   layout.parts.push_back(delayed);
   return layout;
@@ -141,7 +141,7 @@ CcaWeights build_cca(const StackLoad& load, const CcaSpec& spec, int64_t set) {
   CcaWeights weights;
   weights.attention =
       build_attention(load, spec, set, latents_layout(load.spec, spec, load.packer, set));
-  Builder(load.spec, spec, name_of_block(set, "attention."), load.packer).build(weights);
+  Builder(load.spec, spec, name_of_block(load.spec, set, "attention."), load.packer).build(weights);
   return weights;
 }
 

@@ -98,7 +98,7 @@ int64_t padded_inner(int64_t size, bool gated, const LayerPacker& packer) {
 
 DenseLayout up_layout(const StackSpec& stack, const FeedForwardSpec& spec,
                       const LayerPacker& packer, int64_t set) {
-  const std::string name = name_of_block(set, "ffn.");
+  const std::string name = name_of_block(stack, set, "ffn.");
   const std::string gate = name + "gate";
   const std::string up = name + "up";
   DenseLayout layout;
@@ -119,7 +119,7 @@ DenseLayout up_layout(const StackSpec& stack, const FeedForwardSpec& spec,
 
 DenseLayout down_layout(const StackSpec& stack, const FeedForwardSpec& spec,
                         const LayerPacker& packer, int64_t set) {
-  const std::string name = name_of_block(set, "ffn.down");
+  const std::string name = name_of_block(stack, set, "ffn.down");
   return {name,
           {{name, whole(stack.hidden_size), spec.down_bias}},
           packer.width(stack.hidden_size),

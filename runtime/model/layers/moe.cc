@@ -129,9 +129,9 @@ std::vector<const MoeWeights*> mixtures(const StackSpec& spec, const StackWeight
 
 MoeWeights build_moe(const StackLoad& load, const MoeSpec& spec, int64_t set) {
   LayerPacker& packer = load.packer;
-  const std::string name = name_of_block(set, "ffn.experts.");
+  const std::string name = name_of_block(load.spec, set, "ffn.experts.");
   MoeWeights weights;
-  weights.router = build_router(load, spec, name_of_block(set, "ffn.router."));
+  weights.router = build_router(load, spec, name_of_block(load.spec, set, "ffn.router."));
   for (int64_t e = 0; e < spec.num_experts; ++e) {
     const LinearFormat& format = packer.precision().layers;
     ExpertWeights expert;

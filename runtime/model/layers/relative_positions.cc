@@ -3,14 +3,41 @@
 #include <algorithm>
 #include <vector>
 
+#include "model/stem/positions.h"
+
 namespace packhorse {
+
+BucketBias build_bucket_bias(const StackSpec& spec, const std::string& name, LayerPacker& packer) {
+  const ScoreTermSpec& term = spec.score_term;
+  const int64_t heads = spec.layers.front().attention().num_heads;
+  BucketBias bias;
+  bias.table = packer.matrix(name, term.num_buckets, heads);
+  if (!spec.layers.front().attention().causal) return bias;
+  const int64_t distances = term.max_distance + 1;
+  bias.by_distance = packer.array<float>(name + ".by_distance", heads * distances, [&] {
+    const TensorReader& reader = *packer.reader();
+    std::vector<float> table(static_cast<size_t>(term.num_buckets * heads));
+    reader.read_rows(name, reader.require(name, term.num_buckets, heads), 0, term.num_buckets,
+                     table.data());
+    std::vector<float> values(static_cast<size_t>(heads * distances));
+    for (int64_t distance = 0; distance < distances; ++distance) {
+      const int64_t bucket = causal_bucket(distance, term.num_buckets, term.max_distance);
+      for (int64_t head = 0; head < heads; ++head) {
+        values[static_cast<size_t>((head + 1) * distances - 1 - distance)] =
+            table[static_cast<size_t>(bucket * heads + head)];
+      }
+    }
+    return values;
+  });
+  return bias;
+}
 
 RelativePositions::RelativePositions(const StackSpec& spec, LayerPacker& packer)
     : spec_(spec), packer_(packer) {
   if (packer.reader() == nullptr) return;
   const int64_t rows = spec.score_term.num_relative();
   const auto lay_out = [&](Arena& own, const TensorReader* reader) {
-    return packer.over(own, reader).table("relative_embeddings", rows, spec.hidden_size);
+    return packer.over(own, reader).table(spec.prefix + "relative_embeddings", rows, spec.hidden_size);
   };
   Arena counting(std::nullopt);
   lay_out(counting, nullptr);
@@ -25,8 +52,8 @@ void RelativePositions::normalize() {
   DeviceContext& device = *packer_.backend().device;
   const TensorReader& reader = *packer_.reader();
   const int64_t width = table_.columns();
-  std::vector<float> parameters = reader.read_vector("relative_norm.weight", spec_.hidden_size);
-  const std::vector<float> beta = reader.read_vector("relative_norm.bias", spec_.hidden_size);
+  std::vector<float> parameters = reader.read_vector(spec_.prefix + "relative_norm.weight", spec_.hidden_size);
+  const std::vector<float> beta = reader.read_vector(spec_.prefix + "relative_norm.bias", spec_.hidden_size);
   parameters.resize(static_cast<size_t>(2 * width));
   std::copy(beta.begin(), beta.end(), parameters.begin() + width);
   const auto memory = device.allocate(parameters.size() * sizeof(float));

@@ -1,13 +1,17 @@
-// The tables of disentangled attention: the relative positions as keys and as queries of each
-// layer.
+// The tables of relative positions: those of buckets, and those of disentangled attention, which
+// are keys and queries of each layer.
 #pragma once
 
 #include <memory>
 #include <string>
 
 #include "model/loading/layer_packer.h"
+#include "ops/args/attention.h"
 
 namespace packhorse {
+
+/// The table `name` of a bucketed term. Also its numbers by distance, where the stack is causal.
+BucketBias build_bucket_bias(const StackSpec& spec, const std::string& name, LayerPacker& packer);
 
 /// The stack's only table of relative positions, which every layer projects when it is loaded. The
 /// memory of the table itself is freed after loading.

@@ -9,7 +9,7 @@ namespace {
 
 // The first rotation of a stack, which most stacks have alone, goes without a name.
 std::string prefix(const StackSpec& spec, size_t index) {
-  return index == 0 ? "" : spec.ropes[index].name + "_";
+  return spec.prefix + (index == 0 ? "" : spec.ropes[index].name + "_");
 }
 
 }  // namespace

@@ -116,7 +116,7 @@ Spread place_heads(const AttentionSpec& spec, const LayerPacker& packer, int64_t
 
 DenseLayout qkv_layout(const StackSpec& stack, const AttentionSpec& spec, const LayerPacker& packer,
                        int64_t set) {
-  const std::string name = name_of_block(set, "attention.");
+  const std::string name = name_of_block(stack, set, "attention.");
   const int64_t paired = paired_columns(stack, packer);
   const int64_t queries = spec.num_heads;
   const int64_t keys = spec.num_kv_heads;
@@ -135,7 +135,7 @@ DenseLayout qkv_layout(const StackSpec& stack, const AttentionSpec& spec, const 
 
 DenseLayout attention_output_layout(const StackSpec& stack, const AttentionSpec& spec,
                                     const LayerPacker& packer, int64_t set) {
-  const std::string name = name_of_block(set, "attention.output");
+  const std::string name = name_of_block(stack, set, "attention.output");
   return {name,
           {{name, whole(stack.hidden_size), spec.output_bias}},
           packer.width(stack.hidden_size),
@@ -146,7 +146,7 @@ DenseLayout attention_output_layout(const StackSpec& stack, const AttentionSpec&
 SelfAttentionWeights build_attention(const StackLoad& load, const AttentionSpec& spec, int64_t set,
                                      const DenseLayout& qkv) {
   LayerPacker& packer = load.packer;
-  const std::string name = name_of_block(set, "attention.");
+  const std::string name = name_of_block(load.spec, set, "attention.");
   const LinearFormat output = load.float8.output();
   SelfAttentionWeights weights;
   WeightSeen seen;
@@ -162,6 +162,9 @@ SelfAttentionWeights build_attention(const StackLoad& load, const AttentionSpec&
   weights.qkv = packer.linear(qkv, packer.precision().layers, seen);
   weights.output = packer.linear(attention_output_layout(load.spec, spec, packer, set), output);
   build_relative_positions(load, spec, name, weights);
+  if (load.spec.score_term.per_layer) {
+    weights.bucket_bias = build_bucket_bias(load.spec, name + "relative_bias", packer);
+  }
   if (spec.qk_norm) {
     const Spread head = {spec.head_dim, spec.head_dim, spec.head_dim, 0,
                          paired_columns(load.spec, packer)};
@@ -240,6 +243,7 @@ void attend(const StackRun& run, const Block& block, const SelfAttentionWeights&
   args.mask = mask_of(spec);
   args.term.position_keys = weights.position_keys;
   args.term.position_queries = weights.position_queries;
+  if (run.spec.score_term.per_layer) static_cast<BucketBias&>(args.term) = weights.bucket_bias;
   // A quantised layer rounds the output of attention anyway.
   args.rounded = weights.output.dtype == DType::kInt8;
   args.out_scale = weights.context_scale;

@@ -15,16 +15,20 @@ ScoreTerm build_score_term(StackLoad& load) {
   if (load.spec.layers.empty()) return term;
   const int64_t num_heads = load.spec.layers.front().attention().num_heads;
   if (spec.kind == ScoreTermKind::kAlibi) {
-    term.slopes = load.packer.constants("alibi_slopes", alibi_slopes(num_heads));
+    term.slopes = load.packer.constants(load.spec.prefix + "alibi_slopes", alibi_slopes(num_heads));
   }
   if (spec.kind == ScoreTermKind::kBucketed) {
-    term.table = load.packer.matrix("relative_bias", spec.num_buckets, num_heads);
     term.num_buckets = static_cast<int32_t>(spec.num_buckets);
     term.max_distance = static_cast<int32_t>(spec.max_distance);
+    term.bidirectional = !load.spec.layers.front().attention().causal;
+    if (!spec.per_layer) {
+      static_cast<BucketBias&>(term) =
+          build_bucket_bias(load.spec, load.spec.prefix + "relative_bias", load.packer);
+    }
   }
   if (spec.disentangled()) {
     const RelativeSlots relative = relative_slots(spec.num_buckets, spec.max_distance);
-    term.slots = load.packer.constants("relative_slots", relative.slots);
+    term.slots = load.packer.constants(load.spec.prefix + "relative_slots", relative.slots);
     term.slot_limit = relative.limit;
     load.relative = std::make_unique<RelativePositions>(load.spec, load.packer);
   }
@@ -45,6 +49,8 @@ BlockWeights build_block(const StackLoad& load, const BlockSpec& spec, int64_t s
   if (const auto* attention = std::get_if<SelfAttentionSpec>(&spec.kind)) {
     weights.kind =
         build_attention(load, *attention, set, qkv_layout(load.spec, *attention, load.packer, set));
+  } else if (const auto* cross = std::get_if<CrossAttentionSpec>(&spec.kind)) {
+    weights.kind = build_cross_attention(load, *cross, set);
   } else if (const auto* cca = std::get_if<CcaSpec>(&spec.kind)) {
     weights.kind = build_cca(load, *cca, set);
   } else if (const auto* moe = std::get_if<MoeSpec>(&spec.kind)) {
@@ -52,8 +58,7 @@ BlockWeights build_block(const StackLoad& load, const BlockSpec& spec, int64_t s
   } else {
     weights.kind = build_feed_forward(load, std::get<FeedForwardSpec>(spec.kind), set);
   }
-  const std::string name =
-      name_of_block(set, attention_of(spec) != nullptr ? "attention." : "ffn.");
+  const std::string name = name_of_block(load.spec, set, part_of(spec)) + ".";
   weights.scales = build_scales(load, name);
   if (spec.norm == BlockNorm::kOwn) {
     weights.norm = load.packer.norm(name + "norm", load.spec.hidden_size);
@@ -66,16 +71,19 @@ BlockWeights build_block(const StackLoad& load, const BlockSpec& spec, int64_t s
 
 }  // namespace
 
-StackWeights build_stack(const StackSpec& spec, LayerPacker& packer) {
-  StackLoad load{
-      .spec = spec, .packer = packer, .float8 = Float8Layers(spec, packer), .relative = nullptr};
+StackWeights build_stack(const StackSpec& spec, LayerPacker& packer, const StackSpec* source) {
+  StackLoad load{.spec = spec,
+                 .source = source,
+                 .packer = packer,
+                 .float8 = Float8Layers(spec, packer),
+                 .relative = nullptr};
   StackWeights weights;
   weights.width = packer.width(spec.hidden_size);
   weights.score_term = build_score_term(load);
   weights.rope_frequencies = build_ropes(spec, packer);
   if (spec.residual_scales) {
-    weights.scales.output_scale = packer.vector("embeddings.scale", spec.hidden_size);
-    weights.scales.output_shift = packer.vector("embeddings.shift", spec.hidden_size);
+    weights.scales.output_scale = packer.vector(spec.prefix + "embeddings.scale", spec.hidden_size);
+    weights.scales.output_shift = packer.vector(spec.prefix + "embeddings.shift", spec.hidden_size);
   }
   for (const LayerSpec* layer : spec.weight_sets()) {
     const auto set = static_cast<int64_t>(weights.layers.size());
@@ -91,7 +99,7 @@ StackWeights build_stack(const StackSpec& spec, LayerPacker& packer) {
     weights.float8 = first.qkv.dtype == DType::kFloat8;
   }
   weights.convolution = build_convolution(spec, packer);
-  if (spec.pre_norm()) weights.final_norm = packer.norm("final_norm", spec.hidden_size);
+  if (spec.pre_norm()) weights.final_norm = packer.norm(spec.prefix + "final_norm", spec.hidden_size);
   return weights;
 }
 
@@ -119,17 +127,21 @@ LayerBuffers take_layer_buffers(const StackSpec& spec, const StackWeights& weigh
   return buffers;
 }
 
-void take_block_buffers(const Spec& spec, const StackWeights& weights, const Capacity& capacity,
-                        const Ops& ops, Arena& arena, LayerBuffers& buffers) {
-  const StackSpec& stack = spec.stack();
+void take_block_buffers(const StackSpec& stack, const StackWeights& weights,
+                        const Capacity& capacity, const Ops& ops, Arena& arena,
+                        LayerBuffers& buffers) {
   if (stack.layers.empty()) return;
   {
     const Arena::Scope attention(arena);
     take_heads(weights, capacity, arena, buffers);
     if (stack.has<CcaSpec>()) {
-      take_cca(stack, weights, capacity, spec.max_seqlen, ops, arena, buffers);
+      take_cca(stack, weights, capacity, stack.max_seqlen, ops, arena, buffers);
     }
-    take_attention(stack, weights, capacity, spec.max_seqlen, ops, arena, buffers);
+    take_attention(stack, weights, capacity, stack.max_seqlen, ops, arena, buffers);
+  }
+  if (stack.has<CrossAttentionSpec>()) {
+    const Arena::Scope cross(arena);
+    take_cross_attention(stack, weights, capacity, ops, arena, buffers);
   }
   if (stack.has<MoeSpec>()) {
     const Arena::Scope moe(arena);

@@ -9,6 +9,7 @@
 #include "model/batch.h"
 #include "model/layers/cca.h"
 #include "model/layers/convolution.h"
+#include "model/layers/cross_attention.h"
 #include "model/layers/feed_forward.h"
 #include "model/layers/moe.h"
 #include "model/layers/self_attention.h"
@@ -26,13 +27,15 @@ struct ResidualScales {
 };
 
 struct BlockWeights {
-  std::variant<SelfAttentionWeights, CcaWeights, FeedForwardWeights, MoeWeights> kind;
+  std::variant<SelfAttentionWeights, CrossAttentionWeights, CcaWeights, FeedForwardWeights,
+               MoeWeights>
+      kind;
   ResidualScales scales;
   NormWeight norm;         // before the block, or after it in post-norm models; or none
   NormWeight output_norm;  // if StackSpec::output_norms
 };
 
-/// The attention of a block, or null if it does not attend.
+/// The attention of a block to its own stack, or null if it has none.
 inline const SelfAttentionWeights* attention_of(const BlockWeights& block) {
   const auto* cca = std::get_if<CcaWeights>(&block.kind);
   return cca != nullptr ? &cca->attention : std::get_if<SelfAttentionWeights>(&block.kind);
@@ -54,7 +57,9 @@ struct StackWeights {
   std::vector<const float*> rope_frequencies;  // [dims / 2] of each of StackSpec::ropes
 };
 
-StackWeights build_stack(const StackSpec& spec, LayerPacker& packer);
+/// `source`: the stack that this one attends to, or null.
+StackWeights build_stack(const StackSpec& spec, LayerPacker& packer,
+                         const StackSpec* source = nullptr);
 
 /// The buffers of the stack. T is max_tokens and E the hidden size. Buffers whose lifetimes do not
 /// overlap share memory; those that a spec does not need are empty.
@@ -67,6 +72,7 @@ struct LayerBuffers {
   float* adapted_ranks = nullptr;  // LoraArgs::workspace, of any layer
   // Used inside blocks of one kind, which all layers share.
   SelfAttentionBuffers attention;
+  CrossAttentionBuffers cross;
   CcaBuffers cca;
   FeedForwardBuffers feed_forward;
   MoeBuffers moe;
@@ -78,7 +84,7 @@ struct LayerBuffers {
 LayerBuffers take_layer_buffers(const StackSpec& spec, const StackWeights& weights,
                                 const Capacity& capacity, DType dtype, const Ops& ops,
                                 Arena& arena);
-void take_block_buffers(const Spec& spec, const StackWeights& weights, const Capacity& capacity,
+void take_block_buffers(const StackSpec& stack, const StackWeights& weights, const Capacity& capacity,
                         const Ops& ops, Arena& arena, LayerBuffers& buffers);
 
 }  // namespace packhorse

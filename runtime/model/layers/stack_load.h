@@ -14,15 +14,16 @@ namespace packhorse {
 
 struct StackLoad {
   const StackSpec& spec;
+  const StackSpec* source;  // the stack that it attends to, or null
   LayerPacker& packer;
   const Float8Layers float8;
   std::unique_ptr<RelativePositions> relative;  // where attention is disentangled
 };
 
-/// The beginning of the names of all tensors of a block: those of `part`, "attention." or "ffn.",
-/// in set `set` of weights.
-inline std::string name_of_block(int64_t set, const char* part) {
-  return concat("layers.", set, '.', part);
+/// The beginning of the names of all tensors of a block of `stack`: those of `part`, "attention.",
+/// "cross_attention." or "ffn.", in set `set` of weights.
+inline std::string name_of_block(const StackSpec& stack, int64_t set, const char* part) {
+  return concat(stack.prefix, "layers.", set, '.', part);
 }
 
 }  // namespace packhorse

@@ -75,17 +75,17 @@ Float8Layers::Float8Layers(const StackSpec& spec, const LayerPacker& packer)
 
 std::optional<std::string> Float8Layers::norm_before(size_t position) const {
   const bool embeds = spec_.stem.norm && !spec_.stem.projection;
-  const auto of_embeddings = embeds ? std::optional<std::string>("embeddings.norm") : std::nullopt;
+  const auto of_embeddings = embeds ? std::optional<std::string>(spec_.prefix + "embeddings.norm") : std::nullopt;
   const LayerSpec& layer = spec_.layers[position];
   if (spec_.pre_norm()) {
     if (layer.blocks.front().norm == BlockNorm::kOwn) {
-      return concat("layers.", layer.weights, ".attention.norm");
+      return concat(spec_.prefix, "layers.", layer.weights, ".attention.norm");
     }
     return position == 0 ? of_embeddings : std::nullopt;
   }
   if (position == 0) return of_embeddings;
-  if (position == 1 && spec_.convolution.width > 0) return "convolution.norm";
-  return concat("layers.", spec_.layers[position - 1].weights, ".ffn.norm");
+  if (position == 1 && spec_.convolution.width > 0) return spec_.prefix + "convolution.norm";
+  return concat(spec_.prefix, "layers.", spec_.layers[position - 1].weights, ".ffn.norm");
 }
 
 std::vector<float> Float8Layers::largest(const std::string& norm, const float* weight, int64_t rows,
@@ -116,7 +116,7 @@ float Float8Layers::inner_scale(int64_t index, const float* up, int64_t rows, in
                                 const float* bias) const {
   const BlockSpec& block = spec_.weight_sets()[static_cast<size_t>(index)]->blocks.back();
   const bool shared = !spec_.pre_norm() || block.norm == BlockNorm::kShared;
-  const std::string norm = concat("layers.", index, shared ? ".attention.norm" : ".ffn.norm");
+  const std::string norm = concat(spec_.prefix, "layers.", index, shared ? ".attention.norm" : ".ffn.norm");
   const std::vector<float> outputs = largest(norm, up, rows, columns, bias);
   float bound = 1;  // covers activations that are not below |x|
   if (!std::get<FeedForwardSpec>(block.kind).gated) {

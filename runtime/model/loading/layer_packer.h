@@ -163,6 +163,11 @@ class LayerPacker {
     return LayerPacker(norm_, precision_, backend_, arena, reader);
   }
 
+  /// A packer into the same memory, of a stack whose norms have another form.
+  LayerPacker of_norms(const NormSpec& norm) const {
+    return LayerPacker(norm, precision_, backend_, arena_, reader_);
+  }
+
   /// Where a part lies in the source: the tensor and its number of rows, the part's first row, and
   /// the distance between the beginnings of its groups of rows. A transposed tensor is a matrix
   /// [in, out], whose columns are these rows.

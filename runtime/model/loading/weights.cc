@@ -9,8 +9,15 @@ namespace {
 // Takes the memory of all weights from an arena and, if the packer has a reader, fills it. One
 // routine does both, so that the memory plan cannot differ from the load.
 void build(const Spec& spec, LayerPacker packer, ModelWeights& weights) {
-  weights.stem = build_stem(spec, packer);
-  weights.stack = build_stack(spec.stack(), packer);
+  if (const StackSpec* source = spec.source()) {
+    LayerPacker of_source = packer.of_norms(source->norm);
+    weights.source.emplace();
+    weights.source->stem = build_stem(spec, *source, nullptr, of_source);
+    weights.source->stack = build_stack(*source, of_source);
+  }
+  const StemWeights* const shared = weights.source ? &weights.source->stem : nullptr;
+  weights.stem = build_stem(spec, spec.stack(), shared, packer);
+  weights.stack = build_stack(spec.stack(), packer, spec.source());
   weights.heads = build_heads(spec, weights.stem, packer);
 }
 

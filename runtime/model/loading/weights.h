@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "core/arena.h"
 #include "model/heads/heads.h"
@@ -14,9 +15,16 @@
 
 namespace packhorse {
 
-struct ModelWeights {
+/// The weights of the stack that reads sources.
+struct SourceWeights {
   StemWeights stem;
   StackWeights stack;
+};
+
+struct ModelWeights {
+  std::optional<SourceWeights> source;  // where Spec::source
+  StemWeights stem;
+  StackWeights stack;  // of Spec::stack
   HeadWeights heads;
 
   PlannedAllocation plan;

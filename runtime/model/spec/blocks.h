@@ -36,6 +36,7 @@ struct ScoreTermSpec {
   bool position_to_content = false;
   bool shared_projections = false;  // disentangled: positions use the content's projections
   bool norm = false;                // disentangled: whether the table of positions has a norm
+  bool per_layer = false;           // bucketed: whether each layer has a table of its own
 
   /// The number of rows of the table of relative positions.
   int64_t num_relative() const { return 2 * (num_buckets > 0 ? num_buckets : max_distance); }
@@ -66,7 +67,7 @@ struct SelfAttentionSpec : AttentionSpec {
   bool operator==(const SelfAttentionSpec&) const = default;
 };
 
-/// Attention over the hidden state of another stack. parse_spec refuses it: nothing runs it yet.
+/// Attention over the last hidden state of another stack. It has no mask, rotation or score term.
 struct CrossAttentionSpec : AttentionSpec {
   std::string stack;
 
@@ -126,6 +127,14 @@ struct BlockSpec {
 
   bool operator==(const BlockSpec&) const = default;
 };
+
+/// Name of a block among the tensors of its layer.
+inline const char* part_of(const BlockSpec& block) {
+  if (std::holds_alternative<CrossAttentionSpec>(block.kind)) return "cross_attention";
+  const bool attends = std::holds_alternative<SelfAttentionSpec>(block.kind) ||
+                       std::holds_alternative<CcaSpec>(block.kind);
+  return attends ? "attention" : "ffn";
+}
 
 /// The attention of a block, or null if it does not attend.
 inline const AttentionSpec* attention_of(const BlockSpec& block) {

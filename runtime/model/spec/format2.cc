@@ -1,5 +1,7 @@
 // Format 2: named stacks of layers, which are lists of blocks.
 #include <algorithm>
+#include <tuple>
+#include <utility>
 
 #include "model/spec/parse.h"
 #include "packhorse/error.h"
@@ -13,9 +15,12 @@ enum class BlockKind : uint8_t { kSelfAttention, kCrossAttention, kCca, kFeedFor
 
 class StackParser {
  public:
-  StackParser(Fields fields, StackSpec& stack) : fields_(std::move(fields)), stack_(stack) {}
+  /// `others`: names of the document's other stacks.
+  StackParser(Fields fields, std::vector<std::string> others, StackSpec& stack)
+      : fields_(std::move(fields)), others_(std::move(others)), stack_(stack) {}
 
-  void parse(Fields& top, int64_t& max_seqlen) {
+  /// `top`: the document, which has the longest sequence of a stack that is alone.
+  void parse(Fields& top) {
     stack_.hidden_size = fields_.integer("hidden_size", 1, kMaxHidden);
     const std::vector<Fields> layers = fields_.objects("layers");
     if (static_cast<int64_t>(layers.size()) > kMaxLayers) {
@@ -29,14 +34,14 @@ class StackParser {
       parse_norm(norm, stack_);
       norm.done();
     }
-    parse_stem(fields_.object("stem"), normed, top, max_seqlen);
+    parse_stem(fields_.object("stem"), normed, others_.empty() ? top : fields_);
     parse_residual_scales(fields_, stack_);
     if (!layers.empty()) parse_layers(layers);
     fields_.done();
   }
 
  private:
-  void parse_stem(Fields fields, bool normed, Fields& top, int64_t& max_seqlen) {
+  void parse_stem(Fields fields, bool normed, Fields& limits) {
     StemSpec& stem = stack_.stem;
     stem.kind = fields.choice<StemKind>("kind", {{"tokens", StemKind::kTokens},
                                                  {"patches", StemKind::kPatches},
@@ -44,7 +49,11 @@ class StackParser {
                                                  {"stack", StemKind::kStack}});
     if (stem.kind != StemKind::kTokens) refuse(fields, "kind", "\"tokens\"");
     parse_tables(fields, stack_.hidden_size, stem);
-    parse_positions(fields, top, stem, max_seqlen);
+    parse_positions(fields, limits, stem, stack_.max_seqlen);
+    if (!others_.empty() && fields.has("words")) {
+      fields.index_of("words", others_);
+      stem.shared_words = true;
+    }
     stem.norm = normed && fields.boolean("norm", true);
     fields.done();
   }
@@ -108,8 +117,18 @@ class StackParser {
                                           {"moe", BlockKind::kMoe}});
     BlockSpec block;
     switch (kind) {
-      case BlockKind::kCrossAttention:
-        refuse(fields, "kind", "\"self_attention\", \"cca\", \"feed_forward\" or \"moe\"");
+      case BlockKind::kCrossAttention: {
+        if (others_.empty()) {
+          refuse(fields, "kind", "\"self_attention\", \"cca\", \"feed_forward\" or \"moe\"",
+                 "in a model of one stack");
+        }
+        CrossAttentionSpec cross;
+        cross.stack = others_[fields.index_of("stack", others_)];
+        parse_head_sizes(fields, stack_.hidden_size, cross);
+        parse_projections(fields, cross);
+        block.kind = cross;
+        break;
+      }
       case BlockKind::kSelfAttention: {
         SelfAttentionSpec attention;
         parse_attention_block(fields, ropes, attention);
@@ -191,13 +210,19 @@ class StackParser {
     const auto is_feed_forward = [](const BlockSpec& block) {
       return attention_of(block) == nullptr;
     };
-    if (layer.blocks.size() != 2 || is_feed_forward(layer.blocks.front()) ||
-        !is_feed_forward(layer.blocks.back())) {
+    const auto crosses = [](const BlockSpec& block) {
+      return std::holds_alternative<CrossAttentionSpec>(block.kind);
+    };
+    const bool has_cross = layer.blocks.size() == 3 && crosses(layer.blocks[1]);
+    if ((layer.blocks.size() != 2 && !has_cross) || is_feed_forward(layer.blocks.front()) ||
+        crosses(layer.blocks.front()) || !is_feed_forward(layer.blocks.back())) {
       throw InvalidArgument(
-          concat("spec: '", fields.path("blocks"),
-                 "' expected two blocks, of which the first attends: \"self_attention\" or "
+          concat("spec: '", fields.path("blocks"), "' expected two blocks", others_.empty() ?
+                 "" : ", or three with \"cross_attention\" between them",
+                 ", of which the first attends: \"self_attention\" or "
                  "\"cca\", then \"feed_forward\" or \"moe\""));
     }
+    if (has_cross) check_cross_attention(fields, layer);
     const MoeSpec* const moe = std::get_if<MoeSpec>(&layer.blocks.back().kind);
     if (moe != nullptr && !moe_ && moe->router.takes_state) {
       throw InvalidArgument(concat("spec: '", fields.path("blocks[1].router.takes_state"),
@@ -211,6 +236,11 @@ class StackParser {
     }
     if (moe != nullptr) moe_ = *moe;
     if (stack_.layers.empty()) return;
+    if (layer.blocks.size() != stack_.layers.front().blocks.size()) {
+      throw InvalidArgument(concat("spec: '", fields.path("blocks"), "' has ", layer.blocks.size(),
+                                   " blocks, those of the first layer ",
+                                   stack_.layers.front().blocks.size()));
+    }
     const BlockSpec& first = stack_.layers.front().blocks.front();
     const AttentionSpec& one = layer.attention();
     const AttentionSpec& expected = *attention_of(first);
@@ -226,6 +256,23 @@ class StackParser {
     throw InvalidArgument(concat("spec: '", fields.path("blocks[0]"),
                                  "' has another kind, or other heads or widths, than that of the "
                                  "first layer"));
+  }
+
+  // Keys and values of sources lie in pages of the cache that the layer's own go to.
+  void check_cross_attention(const Fields& fields, const LayerSpec& layer) const {
+    const AttentionSpec& own = layer.attention();
+    const AttentionSpec& cross = *attention_of(layer.blocks[1]);
+    if (own.num_heads != cross.num_heads || own.num_kv_heads != cross.num_kv_heads ||
+        own.head_dim != cross.head_dim) {
+      throw InvalidArgument(concat("spec: '", fields.path("blocks[1]"),
+                                   "' has other heads than 'blocks[0]', expected the same"));
+    }
+    if (stack_.parallel() || std::holds_alternative<CcaSpec>(layer.blocks.front().kind)) {
+      throw InvalidArgument(concat("spec: '", fields.path("blocks[1]"), "' is \"cross_attention\" ",
+                                   stack_.parallel() ? "with 'norm.placement' \"parallel\""
+                                                     : "beside compressed attention",
+                                   ", which this runtime does not run"));
+    }
   }
 
   // Layers that share weights have the same blocks, but for what attention sees and how it rotates.
@@ -253,11 +300,15 @@ class StackParser {
     }
   }
 
-  [[noreturn]] static void refuse(Fields& fields, const char* name, const char* expected) {
-    fields.fail(name, fields.get(name), concat(expected, ": this runtime runs no other yet"));
+  [[noreturn]] static void refuse(Fields& fields, const char* name, const char* expected,
+                                  const char* where = "") {
+    fields.fail(name, fields.get(name),
+                concat(expected, *where == 0 ? "" : " ", where,
+                       ": this runtime runs no other yet"));
   }
 
   Fields fields_;
+  const std::vector<std::string> others_;
   StackSpec& stack_;
   std::optional<MoeSpec> moe_;  // the last one so far
   int64_t experts_ = 0;         // experts of all layers so far
@@ -265,15 +316,54 @@ class StackParser {
 
 }  // namespace
 
+namespace {
+
+// Brings the stack that attends to the other one to the end, and checks what both have in common.
+void order_stacks(std::vector<StackSpec>& stacks) {
+  const auto attends = [](const StackSpec& stack) { return stack.has<CrossAttentionSpec>(); };
+  if (attends(stacks.front())) std::swap(stacks.front(), stacks.back());
+  const StackSpec& source = stacks.front();
+  const StackSpec& target = stacks.back();
+  if (attends(source) || !attends(target)) {
+    throw InvalidArgument(concat("spec: of 'stacks' ", attends(source) ? "both have" : "none has",
+                                 " \"cross_attention\" to the other, expected one that has"));
+  }
+  if (source.layers.empty()) {
+    throw InvalidArgument(concat("spec: 'stacks.", source.name, ".layers' is empty"));
+  }
+  if (source.stem.shared_words) {
+    throw InvalidArgument(concat("spec: 'stacks.", source.name, ".stem.words' names the stack that ",
+                                 "attends to this one, expected the other way"));
+  }
+  const auto table = [](const StemSpec& stem) {
+    return std::tuple(stem.vocab_size, stem.embedding_size, stem.embedding_scale, stem.table_dtype);
+  };
+  if (target.stem.shared_words && table(source.stem) != table(target.stem)) {
+    throw InvalidArgument(concat("spec: 'stacks.", target.name, ".stem.words' is \"", source.name,
+                                 "\", whose table has another size, scale or dtype"));
+  }
+}
+
+}  // namespace
+
 void parse_format2(Fields& fields, Spec& spec) {
   Fields stacks = fields.object("stacks");
   const std::vector<std::string> names = stacks.names();
-  if (names.size() != 1) {
+  if (names.empty() || names.size() > 2) {
     throw InvalidArgument(concat("spec: 'stacks' has ", names.size(),
-                                 " stacks, expected one: this runtime runs no more yet"));
+                                 " stacks, expected one, or two of which one attends to the other"));
   }
-  spec.stack().name = names.front();
-  StackParser(stacks.object(names.front().c_str()), spec.stack()).parse(fields, spec.max_seqlen);
+  spec.stacks.resize(names.size());
+  for (size_t i = 0; i < names.size(); ++i) {
+    StackSpec& stack = spec.stacks[i];
+    std::vector<std::string> others = names;
+    others.erase(others.begin() + static_cast<ptrdiff_t>(i));
+    stack.name = names[i];
+    if (!others.empty()) stack.prefix = stack.name + ".";
+    StackParser(stacks.object(names[i].c_str()), std::move(others), stack).parse(fields);
+  }
+  if (names.size() > 1) order_stacks(spec.stacks);
+  spec.max_seqlen = spec.stack().max_seqlen;
 }
 
 }  // namespace packhorse

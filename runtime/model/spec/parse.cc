@@ -60,6 +60,7 @@ Spec parse_spec(const std::string& json_text) {
   for (const char* name : {"family", "max_length", "pair", "template", "text"}) fields.ignore(name);
   Spec spec;
   parse_stacks(fields, spec);
+  spec.stack().max_seqlen = spec.max_seqlen;
   const int64_t vocab_size = spec.stack().stem.vocab_size;
   if (fields.has("heads")) parse_heads(fields.object("heads"), vocab_size, spec.heads);
   check_lm(spec);

@@ -30,6 +30,8 @@ void parse_positions(Fields& fields, Fields& top, StemSpec& stem, int64_t& max_s
 void parse_norm(Fields& fields, StackSpec& stack);
 /// num_heads, num_kv_heads and head_dim.
 void parse_head_sizes(Fields& fields, int64_t hidden_size, AttentionSpec& attention);
+/// qkv_bias, key_bias, output_bias and scale.
+void parse_projections(Fields& fields, AttentionSpec& attention);
 /// The mask and all that does not depend on other layers.
 void parse_attention(Fields& fields, AttentionSpec& attention);
 /// The widths of both convolutions of a block whose head sizes are known.

@@ -56,13 +56,17 @@ void parse_head_sizes(Fields& fields, int64_t hidden_size, AttentionSpec& attent
       fields.integer("head_dim", 1, kMaxHeadDim, hidden_size / attention.num_heads);
 }
 
-void parse_attention(Fields& fields, AttentionSpec& attention) {
-  attention.causal = fields.choice<bool>("mask", {{"bidirectional", false}, {"causal", true}});
+void parse_projections(Fields& fields, AttentionSpec& attention) {
   attention.qkv_bias = fields.boolean("qkv_bias", true);
   attention.key_bias = fields.boolean("key_bias", attention.qkv_bias);
   attention.output_bias = fields.boolean("output_bias", true);
-  attention.qk_norm = fields.boolean("qk_norm", false);
   if (fields.has("scale")) attention.scale = fields.positive_number("scale");
+}
+
+void parse_attention(Fields& fields, AttentionSpec& attention) {
+  attention.causal = fields.choice<bool>("mask", {{"bidirectional", false}, {"causal", true}});
+  parse_projections(fields, attention);
+  attention.qk_norm = fields.boolean("qk_norm", false);
   if (fields.has("soft_cap")) attention.soft_cap = fields.positive_number("soft_cap");
 }
 
@@ -113,8 +117,9 @@ ScoreTermSpec parse_score_term(Fields fields, const AttentionSpec& attention) {
                                             {"disentangled", ScoreTermKind::kDisentangled}});
   if (term.kind == ScoreTermKind::kBucketed) {
     term.num_buckets = fields.integer("buckets", 4, kMaxBuckets);
-    term.max_distance =
-        fields.integer("max_distance", term.num_buckets / 4 + 1, kMaxRelativeDistance);
+    const int64_t exact = term.num_buckets / (attention.causal ? 2 : 4);
+    term.max_distance = fields.integer("max_distance", exact + 1, kMaxRelativeDistance);
+    term.per_layer = fields.boolean("per_layer", false);
   }
   if (term.disentangled()) {
     parse_disentangled(fields, term);

@@ -17,7 +17,12 @@ constexpr const char* kDown = "ffn.down";
 std::vector<std::vector<std::string>> dense_sets(const LayerSpec& layer) {
   std::vector<std::vector<std::string>> sets;
   for (const BlockSpec& block : layer.blocks) {
-    if (attention_of(block) != nullptr) {
+    if (std::holds_alternative<CrossAttentionSpec>(block.kind)) {
+      const std::string name = concat(part_of(block), '.');
+      sets.push_back({name + "query"});
+      sets.push_back({name + "key", name + "value"});
+      sets.push_back({name + "output"});
+    } else if (attention_of(block) != nullptr) {
       sets.push_back({"attention.query", "attention.key", "attention.value"});
       sets.push_back({"attention.output"});
     } else if (const auto* feed_forward = std::get_if<FeedForwardSpec>(&block.kind)) {
@@ -47,14 +52,14 @@ WeightGroups parse_groups(Fields& fields) {
   return groups;
 }
 
-void check_sets(const Spec& spec) {
-  const std::vector<const LayerSpec*> layers = spec.stack().weight_sets();
+void check_sets(const Spec& spec, const StackSpec& stack) {
+  const std::vector<const LayerSpec*> layers = stack.weight_sets();
   for (size_t i = 0; i < layers.size(); ++i) {
     for (const auto& set : dense_sets(*layers[i])) {
-      const std::string first = concat("layers.", i, '.', set.front());
+      const std::string first = concat(stack.prefix, "layers.", i, '.', set.front());
       const auto found = spec.quantized.find(first);
       for (const std::string& name : set) {
-        const std::string other = concat("layers.", i, '.', name);
+        const std::string other = concat(stack.prefix, "layers.", i, '.', name);
         if (spec.quantized.contains(first) != spec.quantized.contains(other)) {
           throw InvalidArgument(concat("spec: 'quantized' has one of ", first, " and ", other,
                                        ", expected both or none"));
@@ -73,11 +78,16 @@ void check_sets(const Spec& spec) {
 
 void parse_quantized(Fields& fields, Spec& spec) {
   if (!fields.has("quantized")) return;
-  std::set<std::string, std::less<>> known = {kDecoder, kTable};
-  const std::vector<const LayerSpec*> layers = spec.stack().weight_sets();
-  for (size_t i = 0; i < layers.size(); ++i) {
-    for (const auto& set : dense_sets(*layers[i])) {
-      for (const std::string& name : set) known.insert(concat("layers.", i, '.', name));
+  std::set<std::string, std::less<>> known = {kDecoder};
+  for (const StackSpec& stack : spec.stacks) {
+    known.insert(stack.prefix + kTable);
+    const std::vector<const LayerSpec*> layers = stack.weight_sets();
+    for (size_t i = 0; i < layers.size(); ++i) {
+      for (const auto& set : dense_sets(*layers[i])) {
+        for (const std::string& name : set) {
+          known.insert(concat(stack.prefix, "layers.", i, '.', name));
+        }
+      }
     }
   }
   for (Fields& entry : fields.objects("quantized")) {
@@ -90,7 +100,7 @@ void parse_quantized(Fields& fields, Spec& spec) {
                                      ", expected a dense layer of a block, \"", kDecoder,
                                      "\" or \"", kTable, "\""));
       }
-      if (name == kTable && groups.ordered) {
+      if (name.ends_with(kTable) && groups.ordered) {
         throw InvalidArgument(
             concat("spec: 'quantized' has an input_order for ", layer.dump(), ", expected none"));
       }
@@ -100,7 +110,7 @@ void parse_quantized(Fields& fields, Spec& spec) {
     }
     entry.done();
   }
-  check_sets(spec);
+  for (const StackSpec& stack : spec.stacks) check_sets(spec, stack);
 }
 
 }  // namespace packhorse

@@ -84,6 +84,7 @@ enum class StemKind : uint8_t { kTokens, kPatches, kAudio, kStack };
 struct StemSpec {
   StemKind kind = StemKind::kTokens;
   int64_t vocab_size = 0;
+  bool shared_words = false;         // the table of words is that of the stack of sources
   int64_t embedding_size = 0;        // number of columns of the tables
   float embedding_scale = 1;         // multiplies the rows of the table of words
   std::optional<DType> table_dtype;  // dtype of the table of words in the files, if it is 16 bits
@@ -124,8 +125,8 @@ struct NormSpec {
   bool operator==(const NormSpec&) const = default;
 };
 
-/// A layer: blocks in the order in which they run. Today every layer has two, which compute
-/// attention and then a feed-forward block or a mixture of experts.
+/// A layer: blocks in the order in which they run. First comes attention over the stack itself, then
+/// in decoders of sources cross attention, and then a feed-forward block or a mixture of experts.
 struct LayerSpec {
   int32_t weights = 0;  // the set of weights that it runs with; several layers may share one
   std::vector<BlockSpec> blocks;
@@ -138,6 +139,8 @@ struct LayerSpec {
 /// layers.
 struct StackSpec {
   std::string name;
+  std::string prefix;  // of the names of its tensors: "encoder.", or nothing where it is alone
+  int64_t max_seqlen = 0;
   int64_t hidden_size = 0;
   StemSpec stem;
   NormSpec norm;
@@ -179,8 +182,8 @@ struct HeadsSpec {
 };
 
 struct Spec {
-  int64_t max_seqlen = 0;
-  /// By name. parse_spec refuses all but one: nothing runs several yet.
+  int64_t max_seqlen = 0;  // of stack()
+  /// One stack; or two, of which the second attends to the last hidden state of the first.
   std::vector<StackSpec> stacks = std::vector<StackSpec>(1);
   HeadsSpec heads;
   /// The dense layers whose weights are quantised in groups, by their names without ".weight".
@@ -189,6 +192,13 @@ struct Spec {
   /// The stack whose hidden state the heads read.
   const StackSpec& stack() const { return stacks.back(); }
   StackSpec& stack() { return stacks.back(); }
+  /// The stack that reads sources, or null if the model has none.
+  const StackSpec* source() const { return stacks.size() > 1 ? &stacks.front() : nullptr; }
+  /// Name of the table of words that the last stack's stem reads.
+  std::string word_table() const {
+    const bool shared = stack().stem.shared_words && source() != nullptr;
+    return (shared ? source() : &stack())->prefix + "embeddings.word";
+  }
   /// The number of columns of all poolings together.
   int64_t pooled_columns() const {
     return stack().hidden_size * static_cast<int64_t>(heads.embedding.poolings.size());

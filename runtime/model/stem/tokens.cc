@@ -13,14 +13,19 @@ LinearArgs projection_of(const StemWeights& weights, const StemBuffers& buffers,
 
 }  // namespace
 
-StemWeights build_stem(const Spec& spec, LayerPacker& packer) {
-  const StemSpec& stem = spec.stack().stem;
+StemWeights build_stem(const Spec& spec, const StackSpec& stack, const StemWeights* source,
+                       LayerPacker& packer) {
+  const StemSpec& stem = stack.stem;
   const int64_t width = stem.embedding_size;
   StemWeights weights;
   weights.dtype = packer.precision().floats();
-  const std::string words = "embeddings.word";
+  const std::string name = stack.prefix + "embeddings.";
+  const std::string words = name + "word";
   const bool as_stored = packer.backend().ops->embeds_stored_rows();
-  if (spec.quantized.contains(words) && as_stored) {
+  if (source != nullptr && stem.shared_words) {
+    weights.word_table = source->word_table;
+    weights.packed_words = source->packed_words;
+  } else if (spec.quantized.contains(words) && as_stored) {
     weights.packed_words =
         packer.padded_dense(words, stem.vocab_size, width, false, packer.precision().rest, words);
   } else if (stem.table_dtype && weights.dtype == DType::kFloat32 && as_stored) {
@@ -30,15 +35,15 @@ StemWeights build_stem(const Spec& spec, LayerPacker& packer) {
   }
   if (stem.position_kind == PositionKind::kLearned) {
     weights.position_table =
-        packer.table("embeddings.position", stem.num_positions,
-                     stem.positions_after_projection ? spec.stack().hidden_size : width);
+        packer.table(name + "position", stem.num_positions,
+                     stem.positions_after_projection ? stack.hidden_size : width);
   }
   if (stem.type_vocab_size > 0) {
-    weights.type_table = packer.table("embeddings.type", stem.type_vocab_size, width);
+    weights.type_table = packer.table(name + "type", stem.type_vocab_size, width);
   }
-  if (stem.norm) weights.norm = packer.norm("embeddings.norm", width);
+  if (stem.norm) weights.norm = packer.norm(name + "norm", width);
   if (stem.projection) {
-    weights.projection = packer.dense("embeddings.projection", spec.stack().hidden_size, width,
+    weights.projection = packer.dense(name + "projection", stack.hidden_size, width,
                                       stem.projection_bias);
   }
   return weights;

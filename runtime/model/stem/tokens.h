@@ -33,7 +33,9 @@ struct StemBuffers {
   void* workspace = nullptr;
 };
 
-StemWeights build_stem(const Spec& spec, LayerPacker& packer);
+/// `source`: the stem of the stack of sources, whose table of words this one may share; or null.
+StemWeights build_stem(const Spec& spec, const StackSpec& stack, const StemWeights* source,
+                       LayerPacker& packer);
 StemBuffers take_stem_buffers(const StemWeights& weights, const Capacity& capacity, const Ops& ops,
                               Arena& arena);
 

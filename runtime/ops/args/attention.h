@@ -43,7 +43,7 @@ struct RopeArgs {
 /// a sequence with q_len queries and kv_len keys has the position kv_len - q_len + i among the
 /// keys.
 struct AttentionMask {
-  bool causal = false;
+  bool causal = false;  // over pages, false: every query sees all keys of its sequence
   int32_t window_left = -1;   // distance to the left beyond which keys are masked; -1: no limit
   int32_t window_right = -1;  // to the right
 };
@@ -51,10 +51,18 @@ struct AttentionMask {
 /// A term that the attention kernel computes and adds to the scaled scores. i is the position of
 /// the query, j that of the key.
 enum class ScoreTermKind : uint8_t { kNone, kAlibi, kBucketed, kDisentangled };
-struct ScoreTerm {
+
+/// The numbers of a kBucketed term (T5, MPNet).
+struct BucketBias {
+  const float* table = nullptr;  // [num_buckets, H]
+  /// The same by distance, for causal attention over pages: [H, max_distance + 1] of each head,
+  /// from max_distance, as which larger distances count, down to 0.
+  const float* by_distance = nullptr;
+};
+
+struct ScoreTerm : BucketBias {
   ScoreTermKind kind = ScoreTermKind::kNone;
   const float* slopes = nullptr;  // kAlibi: [H]; adds -slope[h] * |i - j|
-  const float* table = nullptr;   // kBucketed (T5, MPNet): [num_buckets, H]
   int32_t num_buckets = 0;
   int32_t max_distance = 0;
   /// kBucketed: if true (encoders), half of the buckets are for keys to the right of the query. If

@@ -28,6 +28,14 @@ uint64_t mix(uint64_t a, uint64_t b) {
   return x ^ (x >> 31);
 }
 
+std::vector<uint64_t> FakeModel::source_keys(std::span<const int32_t> source) {
+  uint64_t whole = source.size();
+  for (const int32_t id : source) whole = mix(whole, static_cast<uint64_t>(id));
+  std::vector<uint64_t> keys;
+  for (size_t i = 0; i < source.size(); ++i) keys.push_back(mix(whole, i));
+  return keys;
+}
+
 std::vector<float> FakeModel::logprobs(uint64_t sum, int32_t last) const {
   std::vector<float> logits(static_cast<size_t>(vocab_size));
   if (flaw > 0 && sum % flaw == 0) sum = mix(sum, flaw);
@@ -101,7 +109,7 @@ void FakeModel::sample(uint64_t sum, int32_t last, const StepSampler& sampler, T
 // A sequence's part in a step that was launched, with all that the step reads of it.
 struct FakeRunner::Part {
   SequenceSlice sequence;
-  std::vector<int32_t> ids, pages, history, targets;
+  std::vector<int32_t> ids, pages, history, targets, source_pages;
   std::vector<uint32_t> mask;
   std::vector<TokenLogprob> chosen;  // [1 + drafts]
   std::vector<TokenLogprob> top;
@@ -112,6 +120,10 @@ struct FakeRunner::Launched {
       : number(of_number),
         copies(step.copies.begin(), step.copies.end()),
         parts(step.sequences.size()) {
+    for (const SourceSlice& source : step.sources) {
+      sources.push_back({{source.ids.begin(), source.ids.end()},
+                         {source.pages.begin(), source.pages.end()}});
+    }
     const auto keep = [](auto& to, auto& span) {
       to.assign(span.begin(), span.end());
       span = to;
@@ -121,6 +133,7 @@ struct FakeRunner::Launched {
       part.sequence = step.sequences[i];
       keep(part.ids, part.sequence.ids);
       keep(part.pages, part.sequence.pages);
+      keep(part.source_pages, part.sequence.source_pages);
       keep(part.targets, part.sequence.targets);
       keep(part.history, part.sequence.sampler.history);
       keep(part.mask, part.sequence.sampler.mask);
@@ -130,7 +143,11 @@ struct FakeRunner::Launched {
   }
 
   uint64_t number;
+  struct Source {
+    std::vector<int32_t> ids, pages;
+  };
   std::vector<PageCopy> copies;
+  std::vector<Source> sources;
   std::vector<Part> parts;
   bool fails = false;
   bool done = false;
@@ -197,6 +214,12 @@ void FakeRunner::perform(Launched& step) {
   for (const PageCopy& copy : step.copies) {
     for (int64_t i = 0; i < kPageTokens; ++i) at(copy.to, i) = at(copy.from, i);
   }
+  for (const Launched::Source& source : step.sources) {
+    const std::vector<uint64_t> keys = FakeModel::source_keys(source.ids);
+    for (size_t i = 0; i < keys.size(); ++i) {
+      at(source.pages[i / size_t(kPageTokens)], int64_t(i) % kPageTokens) = keys[i];
+    }
+  }
   try {
     for (Part& part : step.parts) {
       compute(part, step.number);
@@ -245,6 +268,18 @@ void FakeRunner::check(const Step& step) {
     if (!sequence.sample) continue;
     expect(slots.insert(sequence.sampler.slot).second, "one sequence for each slot");
   }
+  int64_t read = 0;
+  for (const SourceSlice& source : step.sources) {
+    read += static_cast<int64_t>(source.ids.size());
+    expect(!source.ids.empty() && std::ssize(source.ids) <= limits_.max_source, "max_source");
+    expect(std::ssize(source.pages) == ceil_div(std::ssize(source.ids), kPageTokens),
+           "the table covers the source");
+    for (const int32_t page : source.pages) {
+      expect(users[size_t(page)]++ == 0, "a page of a source that is read is of nothing else");
+    }
+  }
+  expect(read <= limits_.max_tokens, "max_tokens of sources");
+  sources_read += std::ssize(step.sources);
   expect(drafts <= kMostDraftedRows, "kMostDraftedRows");
   expect(tokens == step.num_tokens && tokens <= limits_.max_tokens, "max_tokens");
   for (const SequenceSlice& sequence : step.sequences) {
@@ -281,6 +316,9 @@ void FakeRunner::compute(Part& part, uint64_t number) {
   SequenceSlice& sequence = part.sequence;
   if (sequence.sample) begin(part, number);
   uint64_t sum = 0;
+  for (int64_t i = 0; i < sequence.source_tokens; ++i) {
+    sum += at(sequence.source_pages[size_t(i / kPageTokens)], i % kPageTokens);
+  }
   for (int64_t i = 0; i < sequence.position; ++i) {
     sum += at(sequence.pages[size_t(i / kPageTokens)], i % kPageTokens);
   }
@@ -315,10 +353,12 @@ void FakeRunner::sample(Part& part, size_t row, uint64_t sum, uint64_t number) {
 }
 
 GeneratedSequence generate_alone(const FakeModel& model, std::span<const int32_t> prompt,
-                                 const Sampling& sampling, uint64_t stream, int64_t max_context) {
+                                 const Sampling& sampling, uint64_t stream, int64_t max_context,
+                                 std::span<const int32_t> source) {
   GeneratedSequence result;
   std::vector<int32_t> tokens(prompt.begin(), prompt.end());
   uint64_t sum = 0;
+  for (const uint64_t key : FakeModel::source_keys(source)) sum += key;
   size_t computed = 0;
   while (result.finish_reason == FinishReason::kNone) {
     for (; computed < tokens.size(); ++computed) {

@@ -31,6 +31,8 @@ struct FakeModel {
   static uint64_t key(uint64_t before, int32_t token, int64_t position) {
     return mix(mix(before, static_cast<uint64_t>(token)), static_cast<uint64_t>(position));
   }
+  /// Entries of a source's tokens, each of which depends on all of them.
+  static std::vector<uint64_t> source_keys(std::span<const int32_t> source);
   /// Log-probabilities of the next token, [vocab_size]. `sum`: of all keys; `last`: the last token.
   std::vector<float> logprobs(uint64_t sum, int32_t last) const;
   /// Scores after penalties, bias and mask; -inf where the token is not allowed.
@@ -84,6 +86,7 @@ class FakeRunner final : public StepRunner {
   std::atomic<int> fail_in = 0;         // number of steps until one fails; 0: none does
   std::atomic<int64_t> copies = 0;
   std::atomic<int64_t> computed = 0;
+  std::atomic<int64_t> sources_read = 0;
 
  private:
   struct Slot {
@@ -123,6 +126,7 @@ class FakeRunner final : public StepRunner {
 
 /// Generates one sequence with a loop over its tokens, without engine, pages and batch.
 GeneratedSequence generate_alone(const FakeModel& model, std::span<const int32_t> prompt,
-                                 const Sampling& sampling, uint64_t stream, int64_t max_context);
+                                 const Sampling& sampling, uint64_t stream, int64_t max_context,
+                                 std::span<const int32_t> source = {});
 
 }  // namespace packhorse::test

@@ -25,6 +25,7 @@ using Ids = std::vector<int32_t>;
 
 struct Sent {
   Ids prompt;
+  Ids source;  // where the model has an encoder
   Sampling sampling;
   std::shared_ptr<GenerationRequest> request;
   bool may_be_cut = false;  // cancelled, or with a deadline
@@ -58,6 +59,7 @@ int64_t num_requests() {
 
 // One caller: sends requests as fast as the queue takes them, and cancels some.
 std::vector<Sent> call(GenerationSession& session, uint64_t seed, int64_t count) {
+  const int64_t max_source = session.max_source();
   const int64_t draft_tokens = session.options().draft_tokens;
   std::mt19937_64 random(seed);
   const auto draw = [&](uint64_t below) { return random() % below; };
@@ -93,7 +95,14 @@ std::vector<Sent> call(GenerationSession& session, uint64_t seed, int64_t count)
     if (draw(8) == 0) sampling.no_repeat_ngram_size = int64_t(1 + draw(3));
     if (draw(8) == 0) sampling.min_new_tokens = int64_t(draw(20));
     if (draw(8) == 0) sampling.forced_eos_token_id = {int32_t(draw(40))};
-    next.request = session.submit(next.prompt, sampling, kNoTimeout);
+    if (max_source > 0) {  // few, so that many are equal
+      next.source.assign(1 + draw(draw(2) == 0 ? 20 : uint64_t(max_source)), int32_t(draw(3)));
+      next.source.back() = int32_t(draw(2));
+      if (draw(2) == 0) next.prompt.resize(1);
+      if (draw(8) == 0) sampling.encoder_no_repeat_ngram_size = 2;
+      if (draw(4) == 0) sampling.cache_salt = 1;
+    }
+    next.request = session.submit(next.prompt, sampling, kNoTimeout, next.source);
     next.may_be_cut = sampling.deadline_s.has_value();
     if (draw(10) == 0) next.cancel();
     if (draw(10) == 0) sent[draw(sent.size())].cancel();
@@ -107,13 +116,16 @@ void check_result(const Sent& sent, const RunnerLimits& limits, uint64_t repeats
   const Sampling& sampling = sent.sampling;
   std::vector<GeneratedSequence> expected;
   const bool ruled = sampling.no_repeat_ngram_size > 0 || sampling.min_new_tokens > 0 ||
-                     !sampling.forced_eos_token_id.empty();
+                     !sampling.forced_eos_token_id.empty() ||
+                     sampling.encoder_no_repeat_ngram_size > 0;
   if (sampling.num_beams > 1 || sampling.mask || !sampling.allowed_ids.empty() || ruled) {
     Sampling free = sampling;
     free.deadline_s.reset();
     free.draft_tokens.reset();
     if (free.mask) free.mask = std::make_shared<Following>();
-    expected = lone.generate(std::vector<Ids>{sent.prompt}, free)[0];
+    std::vector<Ids> sources;
+    if (!sent.source.empty()) sources.push_back(sent.source);
+    expected = lone.generate(std::vector<Ids>{sent.prompt}, free, sources)[0];
   }
   for (size_t i = 0; i < size_t(sampling.n); ++i) {
     const GeneratedSequence found = sent.request->result(i);
@@ -132,13 +144,20 @@ void check_result(const Sent& sent, const RunnerLimits& limits, uint64_t repeats
     }
     const GeneratedSequence alone = expected.empty()
                                         ? generate_alone({limits.vocab_size, repeats}, sent.prompt,
-                                                         sampling, i, limits.max_context)
+                                                         sampling, i, limits.max_context,
+                                                         sent.source)
                                         : expected[i];
     CHECK(found.ids.size() <= alone.ids.size());
     CHECK(std::equal(found.ids.begin(), found.ids.end(), alone.ids.begin()));
     CHECK(std::equal(found.logprobs.begin(), found.logprobs.end(), alone.logprobs.begin()));
     if (whole) CHECK(found.finish_reason == alone.finish_reason && found.ids == alone.ids);
   }
+}
+
+RunnerLimits with_sources(RunnerLimits limits) {
+  limits.max_source = 190;
+  limits.source_vocab_size = 40;
+  return limits;
 }
 
 enum class Drafts { kNone, kNgrams, kModel };
@@ -177,7 +196,8 @@ void soak(const RunnerLimits& limits, bool overlaps, bool prefix_cache, bool fai
   together.n = limits.max_sequences;
   together.max_new_tokens = 300;
   together.ignore_eos = true;
-  CHECK(session->submit(Ids{1, 2, 3}, together, kNoTimeout)->wait(60));
+  const Ids source(limits.max_source > 0 ? 70 : 0, 5);
+  CHECK(session->submit(Ids{1, 2, 3}, together, kNoTimeout, source)->wait(60));
   CHECK(session->stats().preemptions > 0);
 
   constexpr int kCallers = 3;
@@ -236,6 +256,19 @@ TEST(generation_soak) { soak({40, 400, 14, 40, 8}, true, true, false, 1); }
 TEST(generation_soak_step_by_step) { soak({40, 400, 14, 40, 8}, false, true, false, 1); }
 TEST(generation_soak_without_prefix_cache) { soak({40, 400, 14, 40, 8}, true, false, false, 2); }
 TEST(generation_soak_in_few_pages) { soak({40, 330, 16, 8, 8}, true, true, false, 3); }
+TEST(generation_soak_of_sources) { soak(with_sources({40, 400, 16, 200, 8}), true, true, false, 8); }
+TEST(generation_soak_of_sources_step_by_step) {
+  soak(with_sources({40, 330, 12, 190, 8}), false, true, false, 8);
+}
+TEST(generation_soak_of_sources_without_prefix_cache) {
+  soak(with_sources({40, 330, 16, 190, 8}), true, false, false, 9);
+}
+TEST(generation_soak_of_sources_with_failing_steps) {
+  soak(with_sources({40, 400, 16, 200, 12}), true, true, true, 10);
+}
+TEST(generation_soak_of_sources_with_drafts) {
+  soak(with_sources({40, 330, 16, 190, 8}), false, true, false, 11, Drafts::kNgrams);
+}
 TEST(generation_soak_with_failing_steps) { soak({40, 400, 14, 100, 12}, true, true, true, 4); }
 TEST(generation_soak_with_failing_single_steps) {
   soak({40, 400, 14, 100, 12}, false, true, true, 4);

@@ -42,3 +42,17 @@ CHATS = [  # and what else tells tokenizers of language models apart
     "中文,日本語。テスト! 한국어? русский עברית العربية ไทย",
     "$<=>^~|`+ (a){b}[c] \"q\" 'r' https://x.y/z?a=1&b=2 a@b.c #tag",
 ]
+SOURCES = [  # with codes of languages, and pieces that no vocabulary has
+    ">>fr<< the cat sat",
+    ">>fr<<the cat",
+    ">>xx<< the cat",
+    " >>es<< the cat",
+    ">> the cat << sat",
+    "the >>fr<< cat",
+    "__fr__ the cat __de__",
+    "fra_Latn the cat, en_XX the mat",
+    "\u2603\u2211 \u2603 ab\u2603cd ~\u2211",
+    "a </s> b<pad>c  <unk> d",
+    "<extra_id_0> the <extra_id_99>cat<extra_id_100>",
+    "summarize: the quick   brown fox\n\njumps",
+]

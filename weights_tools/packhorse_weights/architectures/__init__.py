@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from packhorse_weights.architectures import (
     albert,
+    bart,
     bert,
+    blenderbot,
     deberta,
     decoder,
     distilbert,
@@ -19,14 +21,21 @@ from packhorse_weights.architectures import (
     gptj,
     gte,
     jina_bert,
+    m2m_100,
+    marian,
+    mbart,
     megatron_bert,
     modernbert,
     mpnet,
     nomic_bert,
     opt,
+    pegasus,
     phi3,
     roberta,
     smollm3,
+    t5,
+    t5_decoder,
+    umt5,
     zaya,
 )
 from packhorse_weights.architectures.base import Architecture
@@ -48,6 +57,19 @@ FAMILIES: tuple[Architecture, ...] = (
     gte.ARCHITECTURE,
     deberta.ARCHITECTURE,
     deberta.FIRST_ARCHITECTURE,
+    t5_decoder.ARCHITECTURE,
+    t5_decoder.FIRST_ARCHITECTURE,
+    umt5.ARCHITECTURE,
+    umt5.WITH_DECODER,
+    bart.ARCHITECTURE,
+    mbart.ARCHITECTURE,
+    pegasus.ARCHITECTURE,
+    blenderbot.ARCHITECTURE,
+    marian.ARCHITECTURE,
+    marian.OF_TWO_TABLES,
+    m2m_100.ARCHITECTURE,
+    t5.ARCHITECTURE,
+    t5.FIRST_ARCHITECTURE,
     decoder.ARCHITECTURE,
     smollm3.ARCHITECTURE,
     phi3.ARCHITECTURE,
@@ -62,6 +84,14 @@ FAMILIES: tuple[Architecture, ...] = (
 
 def known_model_types() -> list[str]:
     return list(dict.fromkeys(model_type for family in FAMILIES for model_type in family.classes))
+
+
+def as_encoder(config: Config) -> Config:
+    """The config of a model that embeds by files of sentence-transformers, which takes the encoder
+    of T5 whatever class the config names."""
+    if config.fields.get("model_type") not in ("t5", "mt5", "umt5"):
+        return config
+    return Config({**config.fields, "architectures": ["T5EncoderModel"]}, config.where)
 
 
 def find_architecture(config: Config) -> tuple[str, Architecture]:

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from packhorse_weights.activations import ACTIVATIONS
-from packhorse_weights.architectures.heads import Head, LmHead, MaskedLm
+from packhorse_weights.architectures.heads import Head, LmHead, MaskedLm, TextHead
 from packhorse_weights.config import MOST_LAYERS, Config
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.spec import Spec
+from packhorse_weights.tensor import Tensor
 
 
 def any_config(config: Config) -> bool:
@@ -36,6 +37,8 @@ class Architecture:
     heads: how the name of a class in `architectures` ends -> the classifier that it has.
     masked_lm: the head of its masked language model.
     lm_head: of its causal language model.
+    text_head: of its decoder, where it has an encoder as well; names then begin with the stack's.
+    made: (config, prefix, tensors) -> tensors that the files lack, or hold in another form.
     accepts: which configs of its model types are meant, where two families share one.
     """
 
@@ -49,6 +52,8 @@ class Architecture:
     heads: Mapping[str, Head] = field(default_factory=dict)
     masked_lm: MaskedLm | None = None
     lm_head: LmHead | None = None
+    text_head: TextHead | None = None
+    made: Callable[[Config, str, Mapping[str, Tensor]], dict[str, Tensor]] | None = None
     accepts: Callable[[Config], bool] = any_config
 
 

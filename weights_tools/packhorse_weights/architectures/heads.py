@@ -8,6 +8,7 @@ from typing import Any
 
 from packhorse_weights.activations import ACTIVATIONS
 from packhorse_weights.config import Config
+from packhorse_weights.tensor import Tensor
 
 Options = dict[str, Any]
 
@@ -82,6 +83,18 @@ class LmHead:
     name: str = "lm_head"
     tied: bool = False
     options: Callable[[Config], Options] = no_options
+
+
+@dataclass(frozen=True)
+class TextHead:
+    """The layer over the vocabulary of a model with an encoder and a decoder.
+
+    options: (config, tensors) -> `heads.lm` of the spec.
+    names: our name of a tensor -> theirs, whole.
+    """
+
+    options: Callable[[Config, Mapping[str, Tensor]], Options]
+    names: Mapping[str, str]
 
 
 _OF_BERT = "cls.predictions"

@@ -57,8 +57,12 @@ _OTHERS = {
     "stablelm": "StableLM",
     "rwkv": "a recurrent model",
     "recurrent_gemma": "a recurrent model",
-    "t5": "an encoder with a decoder",
-    "bart": "an encoder with a decoder",
+    "blenderbot-small": "Blenderbot with positions behind a norm",
+    "bigbird_pegasus": "block-sparse attention",
+    "led": "windows with global tokens",
+    "longt5": "T5 with windows or global tokens",
+    "pegasus_x": "blocks with global tokens",
+    "prophetnet": "a decoder that predicts several tokens",
 }
 _KINDS = {
     **dict.fromkeys(_EXPERTS, "a mixture of experts"),

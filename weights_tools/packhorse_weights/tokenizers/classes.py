@@ -57,6 +57,11 @@ CLASS_NAMES: Mapping[str, Names] = {
     "GPTNeoX": replace(_GPT2, pad="<|padding|>"),
     "Llama": _LLAMA,
     "MPNet": replace(_FAIRSEQ, unk="[UNK]"),
+    **dict.fromkeys(("MBart", "Nllb"), _FAIRSEQ),
+    "M2M100": Names(bos="<s>", eos="</s>", unk="<unk>", sep="</s>", pad="<pad>"),
+    "MBart50": replace(_FAIRSEQ, bos=None),
+    "Marian": _T5,
+    "Pegasus": Names(eos="</s>", unk="<unk>", pad="<pad>", mask="<mask_2>"),
 }
 # Classes whose settings decide how a BertNormalizer normalises.
 BERT_LIKE = frozenset(name for name, names in CLASS_NAMES.items() if names is _BERT) | {"MPNet"}
@@ -82,7 +87,9 @@ ONLY_ENDS = frozenset({"GPTNeoX"})
 # The class of a type of models where no file names one.
 _OF_MODELS: Mapping[str, str] = {
     "albert": "Albert",
+    "bart": "Bart",
     "bert": "Bert",
+    "blenderbot": "Blenderbot",
     "camembert": "Camembert",
     "deberta": "Deberta",
     "deberta-v2": "DebertaV2",
@@ -95,12 +102,19 @@ _OF_MODELS: Mapping[str, str] = {
     "gpt2": "GPT2",
     "gpt_neox": "GPTNeoX",
     "gptj": "GPT2",
+    "m2m_100": "M2M100",
+    "marian": "Marian",
+    "mbart": "MBart",
     "mpnet": "MPNet",
+    "mt5": "T5",
     "nomic_bert": "Bert",
     "opt": "GPT2",
+    "pegasus": "Pegasus",
     "qwen2": "Qwen2",
     "qwen3": "Qwen2",
     "roberta": "Roberta",
+    "t5": "T5",
+    "umt5": "T5",
     "xlm-roberta": "XLMRoberta",
     "zaya": "Gemma",
 }
@@ -108,6 +122,11 @@ _OF_MODELS: Mapping[str, str] = {
 _WITHOUT = ("mistral", "modernbert", "modernbert-decoder", "phi3", "xlm-roberta-xl")
 # Types of models that have their own class, whatever the files name.
 _OWN = ("qwen2",)
+
+
+def class_of(model_type: object) -> str:
+    """The class of a type of models where no file names one; "": there is none."""
+    return _OF_MODELS.get(model_type, "") if isinstance(model_type, str) else ""
 
 
 def class_name(value: Any) -> str:

@@ -9,11 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from packhorse_weights.config import Config
 from packhorse_weights.files import has_file
 from packhorse_weights.tokenizers.classes import CLASS_NAMES
-from packhorse_weights.tokenizers.parts import Builder
+from packhorse_weights.tokenizers.language_codes import MBART, MBART_50, NLLB
+from packhorse_weights.tokenizers.numbered import NumberedPieces, PiecesBuilder, m2m_100, marian
+from packhorse_weights.tokenizers.parts import Builder, Part
 from packhorse_weights.tokenizers.pieces import albert, deberta_v2, fairseq, llama
-from packhorse_weights.tokenizers.special_tokens import Names
+from packhorse_weights.tokenizers.special_tokens import Names, SpecialTokens
+from packhorse_weights.tokenizers.translators import blenderbot, of_languages, pegasus, t5
 from packhorse_weights.tokenizers.words import deberta, qwen2, roberta, wordpiece
 
 _SENTENCEPIECE = ("sentencepiece.bpe.model", "spiece.model", "spm.model", "tokenizer.model")
@@ -22,11 +26,22 @@ _SENTENCEPIECE = ("sentencepiece.bpe.model", "spiece.model", "spm.model", "token
 @dataclass(frozen=True)
 class Family:
     """A family of tokenizer classes. Each entry of `files` is a choice of names, of which the first
-    that exists is read. `names` are those of the special tokens."""
+    that exists is read. `names` are those of the special tokens. `build` makes the tokenizer;
+    `number` in its place also makes the pieces whose ids stand in another file."""
 
     files: tuple[tuple[str, ...], ...]
     names: Names
-    build: Builder
+    build: Builder | None = None
+    number: PiecesBuilder | None = None
+
+    def made(
+        self, paths: list[Path], settings: Config, special: SpecialTokens
+    ) -> tuple[Part, NumberedPieces | None]:
+        """(what a tokenizer.json would hold, pieces whose ids stand in another file)"""
+        if self.number is not None:
+            return self.number(paths, settings, special)
+        assert self.build is not None
+        return self.build(paths, settings, special), None
 
     def find(self, folder: Path) -> list[Path] | None:
         """The files in `folder`, or None unless all exist."""
@@ -84,3 +99,25 @@ DEBERTA_V2 = Family(
     deberta_v2,
 )
 LLAMA = Family((("tokenizer.model", *_SENTENCEPIECE),), CLASS_NAMES["Llama"], llama)
+BLENDERBOT = Family(_BPE_FILES, _lstrip("Blenderbot"), blenderbot)
+T5 = Family((("spiece.model", *_SENTENCEPIECE),), CLASS_NAMES["T5"], t5)
+PEGASUS = Family((("spiece.model", *_SENTENCEPIECE),), CLASS_NAMES["Pegasus"], pegasus)
+MBART_CC25 = Family(
+    (_SENTENCEPIECE,),
+    _lstrip("MBart"),
+    of_languages(MBART, "en_XX", suffix=True, in_pieces=True),
+)
+MBART_OF_50 = Family(
+    (_SENTENCEPIECE,),
+    _lstrip("MBart50"),
+    of_languages(MBART_50, "en_XX", suffix=False, in_pieces=True),
+)
+NLLB_200 = Family(
+    (_SENTENCEPIECE,),
+    replace(_lstrip("Nllb"), normalized=("mask",)),
+    of_languages(NLLB, "eng_Latn", suffix=False, in_pieces=False),
+)
+MARIAN = Family(
+    (("source.spm",), ("target.spm",), ("vocab.json",)), CLASS_NAMES["Marian"], number=marian
+)
+M2M_100 = Family((_SENTENCEPIECE, ("vocab.json",)), CLASS_NAMES["M2M100"], number=m2m_100)

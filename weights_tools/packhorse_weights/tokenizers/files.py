@@ -1,8 +1,9 @@
 """The tokenizer of a folder: its tokenizer.json, or one made from files of older formats.
 
 These are vocab.txt (WordPiece), vocab.json with merges.txt (byte-level BPE) and SentencePiece
-models. The transformers class that they belong to decides how a text is normalised and split, and
-which tokens surround it. The result is the same as that of transformers' converters.
+models, with or without a vocab.json. The transformers class that they belong to decides how a text
+is normalised and split, and which tokens surround it. The result is the same as that of the
+converters of transformers.
 """
 
 from __future__ import annotations
@@ -19,16 +20,25 @@ from packhorse_weights.tokenizers.classes import declared_class
 from packhorse_weights.tokenizers.families import (
     ALBERT,
     BERT,
+    BLENDERBOT,
     CAMEMBERT,
     DEBERTA,
     DEBERTA_V2,
     LLAMA,
+    M2M_100,
+    MARIAN,
+    MBART_CC25,
+    MBART_OF_50,
     MPNET,
+    NLLB_200,
+    PEGASUS,
     QWEN2,
     ROBERTA,
+    T5,
     XLM_ROBERTA,
     Family,
 )
+from packhorse_weights.tokenizers.numbered import NumberedPieces
 from packhorse_weights.tokenizers.settings import SettingsFile
 from packhorse_weights.tokenizers.special_tokens import Names, SpecialTokens
 
@@ -37,6 +47,7 @@ _CLASSES = {
     "Albert": ALBERT,
     "Bart": ROBERTA,
     "Bert": BERT,
+    "Blenderbot": BLENDERBOT,
     "Camembert": CAMEMBERT,
     "CodeLlama": LLAMA,
     "ConvBert": BERT,
@@ -46,32 +57,49 @@ _CLASSES = {
     "Electra": BERT,
     "Llama": LLAMA,
     "Longformer": ROBERTA,
+    "M2M100": M2M_100,
+    "Marian": MARIAN,
+    "MBart": MBART_CC25,
+    "MBart50": MBART_OF_50,
     "MPNet": MPNET,
+    "MT5": T5,
     "MobileBert": BERT,
+    "Nllb": NLLB_200,
+    "Pegasus": PEGASUS,
     "Qwen2": QWEN2,
     "RetriBert": BERT,
     "Roberta": ROBERTA,
+    "T5": T5,
     "XLMRoberta": XLM_ROBERTA,
 }
 _MODEL_TYPES = {
     "albert": ALBERT,
+    "bart": ROBERTA,
     "bert": BERT,
+    "blenderbot": BLENDERBOT,
     "camembert": CAMEMBERT,
     "deberta": DEBERTA,
     "deberta-v2": DEBERTA_V2,
     "distilbert": BERT,
     "electra": BERT,
     "llama": LLAMA,
+    "m2m_100": M2M_100,
+    "marian": MARIAN,
+    "mbart": MBART_CC25,
     "mistral": LLAMA,
     "mpnet": MPNET,
+    "mt5": T5,
     "nomic_bert": BERT,
+    "pegasus": PEGASUS,
     "qwen2": QWEN2,
     "qwen3": QWEN2,
     "roberta": ROBERTA,
+    "t5": T5,
+    "umt5": T5,
     "xlm-roberta": XLM_ROBERTA,
 }
 # The families of models that come with either kind of files.
-_BY_FILES = (BERT, XLM_ROBERTA)
+_BY_FILES = (BERT, MARIAN, XLM_ROBERTA)
 
 
 def model_fields(model: Path, folder: Path) -> dict[str, Any]:
@@ -102,11 +130,13 @@ def _find_family(folder: Path, settings: Config, config: Mapping[str, Any]) -> F
 
 class BuiltTokenizer(NamedTuple):
     """A tokenizer made from older files. `fields` is what a tokenizer.json would hold, `file` the
-    file that it was made from, `names` are those of its special tokens where no file names them."""
+    file that it was made from, `names` are those of its special tokens where no file names them.
+    `pieces` turn texts into ids where `fields` turn ids into texts alone."""
 
     fields: dict[str, Any]
     file: Path
     names: Names
+    pieces: NumberedPieces | None = None
 
 
 def build_tokenizer(folder: Path, model: Path) -> BuiltTokenizer | None:
@@ -124,7 +154,8 @@ def build_tokenizer(folder: Path, model: Path) -> BuiltTokenizer | None:
     if family is None or paths is None:
         return None
     special = SpecialTokens(folder, settings, family.names)
-    return BuiltTokenizer(family.build(paths, settings, special), paths[0], family.names)
+    fields, pieces = family.made(paths, settings, special)
+    return BuiltTokenizer(fields, paths[0], family.names, pieces)
 
 
 def find_settings(place: Path, model: Path, built: BuiltTokenizer | None) -> SettingsFile:

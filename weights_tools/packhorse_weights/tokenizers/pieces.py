@@ -52,7 +52,7 @@ def _bos_eos(special: SpecialTokens, added: list[Part]) -> Part:
     return template(single, [*single, (eos, 0), (B, 0), (eos, 0)], ids)
 
 
-def _with_pieces(
+def with_pieces(
     model: SentencePieces,
     vocab: list[tuple[str, float]],
     special: SpecialTokens,
@@ -65,7 +65,7 @@ def _with_pieces(
     return made, special.entries(ids, len(made["vocab"]), _control(model))
 
 
-def _spaces(model: SentencePieces) -> Part:
+def spaces(model: SentencePieces) -> Part:
     return sequence(
         "normalizers",
         [
@@ -83,11 +83,11 @@ def fairseq(first: list[tuple[str, float]], skipped: int) -> Builder:
     def build(paths: list[Path], settings: Config, special: SpecialTokens) -> Part:
         read = read_sentencepiece(paths[0])
         rest = [(piece.text, piece.score) for piece in read.pieces[skipped:]]
-        model, added = _with_pieces(read, [*first, *rest, ("<mask>", 0.0)], special, 3)
+        model, added = with_pieces(read, [*first, *rest, ("<mask>", 0.0)], special, 3)
         return whole(
             model,
             added,
-            normalizer=_spaces(read),
+            normalizer=spaces(read),
             pre_tokenizer=metaspace(),
             post_processor=_bos_eos(special, added),
             decoder=metaspace(),
@@ -104,7 +104,7 @@ def albert(paths: list[Path], settings: Config, special: SpecialTokens) -> Part:
         (piece.text, piece.score - 100 if comma.fullmatch(piece.text) else piece.score)
         for piece in read.pieces
     ]
-    model, added = _with_pieces(read, vocab, special, read.unk_id)
+    model, added = with_pieces(read, vocab, special, read.unk_id)
     steps = [replace("``", '"'), replace("''", '"')]
     if not settings.boolean("keep_accents", False):
         steps += [{"type": "NFKD"}, {"type": "StripAccents"}]
@@ -124,7 +124,7 @@ def albert(paths: list[Path], settings: Config, special: SpecialTokens) -> Part:
 def deberta_v2(paths: list[Path], settings: Config, special: SpecialTokens) -> Part:
     read = read_sentencepiece(paths[0])
     vocab = [(piece.text, piece.score) for piece in read.pieces]
-    model, added = _with_pieces(read, vocab, special, read.unk_id)
+    model, added = with_pieces(read, vocab, special, read.unk_id)
     lower = [{"type": "Lowercase"}] if settings.boolean("do_lower_case", False) else []
     split = [{"type": "Punctuation", "behavior": "Isolated"}]
     return whole(
@@ -151,7 +151,7 @@ def deberta_v2(paths: list[Path], settings: Config, special: SpecialTokens) -> P
 def llama(paths: list[Path], settings: Config, special: SpecialTokens) -> Part:
     read = read_sentencepiece(paths[0])
     vocab = [(piece.text, 0.0 if i < 3 else piece.score) for i, piece in enumerate(read.pieces)]
-    model, added = _with_pieces(read, vocab, special, 0, byte_fallback=True)
+    model, added = with_pieces(read, vocab, special, 0, byte_fallback=True)
     prefix = settings.boolean("add_prefix_space", True)
     normalizer = pre_tokenizer = None
     if settings.boolean("legacy", True):

@@ -37,13 +37,16 @@ class Piece(NamedTuple):
 @dataclass
 class SentencePieces:
     """A SentencePiece model. `pieces` are in the order of ids; `charsmap` holds compiled rules of
-    normalisation, and is empty if there are none."""
+    normalisation, and is empty if there are none. `first_space`: a text begins with a space.
+    `few_spaces`: others around it are dropped, and several in it become one."""
 
     pieces: list[Piece] = field(default_factory=list)
     model_type: int = UNIGRAM
     unk_id: int = 0
     unk_piece: str = "<unk>"
     charsmap: bytes = b""
+    first_space: bool = True
+    few_spaces: bool = True
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
@@ -131,6 +134,10 @@ def _read_normalizer(data: bytes, result: SentencePieces) -> None:
     for number, value in _fields(data):
         if number == 2:
             result.charsmap = _bytes(value)
+        elif number == 3:
+            result.first_space = _number(value) != 0
+        elif number == 4:
+            result.few_spaces = _number(value) != 0
     if result.charsmap:
         check_charsmap(result.charsmap)
 

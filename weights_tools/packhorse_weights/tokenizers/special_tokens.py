@@ -8,6 +8,7 @@ tokenizer_config.json.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -177,6 +178,13 @@ class SpecialTokens:
         """The text of the token for "cls", "sep", ..., None if there is none."""
         token = self.named.get(f"{purpose}_token")
         return None if token is None else token.content
+
+    def with_more(self, texts: Iterable[str]) -> SpecialTokens:
+        """Adds further tokens, which a class of tokenizers always has, to a copy."""
+        found = copy.copy(self)
+        known = {token.content for token in self.more}
+        found.more = [*self.more, *(AddedToken(text) for text in texts if text not in known)]
+        return found
 
     def additions(self, own: Mapping[int, AddedToken]) -> list[AddedToken]:
         """Returns what is added to or changed in the tokenizer of a tokenizer.json, in order.

@@ -68,7 +68,7 @@ def wordpiece(separators: int) -> Builder:
     return build
 
 
-def _vocabulary(path: Path) -> dict[str, int]:
+def read_vocabulary(path: Path) -> dict[str, int]:
     vocab = read_json(path)
     for token, number in vocab.items():
         if type(number) is not int or not 0 <= number < 1 << 31:
@@ -78,10 +78,10 @@ def _vocabulary(path: Path) -> dict[str, int]:
     return vocab
 
 
-def _read_bpe(paths: list[Path], first_line: bool, **options: Any) -> Part:
+def read_bpe(paths: list[Path], first_line: bool, **options: Any) -> Part:
     """Reads byte-level BPE. `first_line` says whether merges may begin in the first line. If not,
     that line is a heading, and a last line without a line end is ignored, as in transformers."""
-    vocab, lines = _vocabulary(paths[0]), _lines(paths[1])
+    vocab, lines = read_vocabulary(paths[0]), _lines(paths[1])
     if not first_line:
         lines = lines[1:-1]
     elif lines[0].startswith("#version:"):
@@ -101,7 +101,7 @@ def _read_bpe(paths: list[Path], first_line: bool, **options: Any) -> Part:
 
 def roberta(paths: list[Path], settings: Config, special: SpecialTokens) -> Part:
     prefix = settings.boolean("add_prefix_space", False)
-    model = _read_bpe(paths, False, continuing_subword_prefix="", end_of_word_suffix="")
+    model = read_bpe(paths, False, continuing_subword_prefix="", end_of_word_suffix="")
     added = special.entries(model["vocab"], len(model["vocab"]))
     ends = {
         name: [special.text(name), special.ids(added, name)[special.text(name)]]
@@ -122,7 +122,7 @@ def roberta(paths: list[Path], settings: Config, special: SpecialTokens) -> Part
 
 
 def deberta(paths: list[Path], settings: Config, special: SpecialTokens) -> Part:
-    model = _read_bpe(paths, False, continuing_subword_prefix="", end_of_word_suffix="")
+    model = read_bpe(paths, False, continuing_subword_prefix="", end_of_word_suffix="")
     added = special.entries(model["vocab"], len(model["vocab"]))
     return whole(
         model,
@@ -134,7 +134,7 @@ def deberta(paths: list[Path], settings: Config, special: SpecialTokens) -> Part
 
 
 def qwen2(paths: list[Path], settings: Config, special: SpecialTokens) -> Part:
-    model = _read_bpe(paths, True, continuing_subword_prefix="", end_of_word_suffix="")
+    model = read_bpe(paths, True, continuing_subword_prefix="", end_of_word_suffix="")
     words = {
         "type": "Split",
         "pattern": {"Regex": QWEN_WORDS},

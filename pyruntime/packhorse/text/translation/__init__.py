@@ -1,0 +1,1 @@
+"""Texts to texts, by models with an encoder and a decoder."""
