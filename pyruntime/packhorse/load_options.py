@@ -20,7 +20,7 @@ from packhorse.load_arguments import (
     read_poolings,
     read_template,
 )
-from packhorse.names import AskedDtype, AttentionAlgorithm, CacheDtype, Dtype, Pooling
+from packhorse.names import AskedDtype, AttentionAlgorithm, CacheDtype, Dtype, Pooling, Tower
 from packhorse.option_fields import count, option, said
 
 ModelPath = str | PathLike[str]
@@ -53,6 +53,7 @@ class SessionCall(TypedDict, total=False):
     normalize: bool | None
     revision: str | None
     max_seqlen: int | None
+    tower: Tower | None
     max_queue: int
     prefix_cache: bool
     max_adapters: int
@@ -229,6 +230,12 @@ class LoadOptions:
         "generates together; None: what the model takes, which is the most that may be asked for",
         "Longest text, prompt and output together; by default the model's limit.",
         group=MACHINE,
+        reads=True,
+    )
+    tower: Tower | None = option(
+        None,
+        'of a model of images and texts, which half the session runs: "vision" or "text"; None: '
+        "the former, and in `TextModel.load` the latter",
         reads=True,
     )
     kv_tokens: int | None = count(

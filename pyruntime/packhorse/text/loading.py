@@ -27,7 +27,7 @@ def load_parts(
 
     check_device(asked.device)
     path = find_model(path, asked.revision)
-    asked = replace(asked, revision=None)
+    asked = replace(asked, revision=None, tower=asked.tower or "text")
     checkpoint = inspect_checkpoint(path, **asked.reading())
     dtype = choose_dtype(asked.dtype, asked.device, checkpoint.stored_dtype)
     generates = asked.generates(path, checkpoint.spec)

@@ -11,8 +11,10 @@ from packhorse_weights.architectures import (
     bart,
     bert,
     blenderbot,
+    clip,
     deberta,
     decoder,
+    dinov2,
     distilbert,
     electra,
     gemma,
@@ -32,10 +34,12 @@ from packhorse_weights.architectures import (
     pegasus,
     phi3,
     roberta,
+    siglip,
     smollm3,
     t5,
     t5_decoder,
     umt5,
+    vit,
     zaya,
 )
 from packhorse_weights.architectures.base import Architecture
@@ -79,6 +83,13 @@ FAMILIES: tuple[Architecture, ...] = (
     gpt_neox.ARCHITECTURE,
     gptj.ARCHITECTURE,
     zaya.ARCHITECTURE,
+    vit.ARCHITECTURE,
+    dinov2.ARCHITECTURE,
+    dinov2.GATED,
+    clip.IMAGES,
+    clip.TEXT,
+    siglip.IMAGES,
+    siglip.TEXT,
 )
 
 
