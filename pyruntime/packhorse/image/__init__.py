@@ -1,0 +1,5 @@
+"""Images in, vectors, labels and similarities with texts out."""
+
+from packhorse.image.model import ImageModel
+
+__all__ = ["ImageModel"]
