@@ -141,10 +141,8 @@ class ImageModel:
                 "this model was loaded without a processor of images: give PackedPatches, or load "
                 "it with processor="
             )
-        if isinstance(images, str | bytes) or not isinstance(images, Iterable):
-            raise ValueError(f"images is a {type(images).__name__}, expected a list of images")
         size = int(self.session.config["image"]["patch_size"])
-        made = self.processor.patches(list(images), size)
+        made = self.processor.patches(_as_list(images), size)
         return PackedPatches(made.features, made.grids)
 
     def _run(self, images: Images, output: OutputName) -> FloatArray:
@@ -152,7 +150,7 @@ class ImageModel:
         session = self.session
         session.check_open()
         if not isinstance(images, PackedPatches):
-            images = list(images)
+            images = _as_list(images)
         found = [np.empty((0, session.outputs[output].columns), np.float32)]
         size = session.max_sequences
         count = images.num_images if isinstance(images, PackedPatches) else len(images)
@@ -239,6 +237,12 @@ class ImageModel:
 
 # Options of both models of a checkpoint; sizes of batches are those of images.
 _SHARED = ("threads", "pin_threads", "attention_algorithm")
+
+
+def _as_list(images: Any) -> list[Any]:
+    if isinstance(images, str | bytes) or not isinstance(images, Iterable):
+        raise ValueError(f"images is a {type(images).__name__}, expected a list of images")
+    return list(images)
 
 
 def _check_top_k(top_k: int | None) -> None:
