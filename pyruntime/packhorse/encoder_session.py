@@ -32,8 +32,8 @@ from packhorse.packing import (
     batch_ranges,
     pack,
 )
-from packhorse.patches import PackedPatches
 from packhorse.pairs import as_scores, check_pair, check_scores, join_pairs
+from packhorse.patches import PackedPatches
 from packhorse.result import DeviceResult, FloatArray, OutputShape, RunResult
 from packhorse.session import Session
 

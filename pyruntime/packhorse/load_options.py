@@ -234,8 +234,8 @@ class LoadOptions:
     )
     tower: Tower | None = option(
         None,
-        'of a model of images and texts, which half the session runs: "vision" or "text"; None: '
-        "the former, and in `TextModel.load` the latter",
+        'half of a model of images and texts: "vision" or "text"; None: the former, in '
+        "`TextModel.load` the latter",
         reads=True,
     )
     kv_tokens: int | None = count(

@@ -17,7 +17,7 @@ class PackedPatches:
     """One batch of images without padding, with `P` patches in `B` images:
 
     features  float32[P, k]  patches, image after image, row by row in each grid. The k elements of
-                             a patch are in the order of a convolution's weight: channel, row, column
+                             a patch lie as in a convolution's weight: channel, row, column
     grids     int32[B, 2]    rows and columns of patches of each image
 
     Other float dtypes are converted. A session checks the contents when it runs them.
@@ -57,8 +57,8 @@ class PackedPatches:
         return int(self.grids.shape[0])
 
     def offsets(self, prefix: int) -> Int32Array:
-        """int32[B + 1]: where the rows of each image begin in a model that puts `prefix` rows before
-        the patches of an image, unless it has none."""
+        """int32[B + 1]: beginnings of images in a model that puts `prefix` rows before the patches
+        of an image, unless it has none."""
         patches = self.grids.astype(np.int64).prod(axis=1)
         ends = np.cumsum(np.where(patches > 0, patches + prefix, 0))
         return as_int32("grids", np.concatenate([[0], ends]))

@@ -23,26 +23,26 @@ void check(const PackedPatches& batch, const PatchLimits& limits) {
     const int32_t rows = batch.grids[static_cast<size_t>(2 * i)];
     const int32_t columns = batch.grids[static_cast<size_t>(2 * i + 1)];
     if (rows < 0 || columns < 0 || rows > kMostSide || columns > kMostSide) {
-      throw InvalidArgument(concat("grids[", i, "] is ", rows, " x ", columns,
-                                   "; expected 0 to ", kMostSide, " rows and columns"));
+      throw InvalidArgument(concat("grids[", i, "] is ", rows, " x ", columns, "; expected 0 to ",
+                                   kMostSide, " rows and columns"));
     }
     const int64_t length = tokens_of(rows, columns, limits.prefix);
     if (length > limits.max_seqlen) {
-      throw InvalidArgument(concat("grids[", i, "] is ", rows, " x ", columns, ", which makes ",
-                                   length, " tokens; the model takes max_seqlen = ",
-                                   limits.max_seqlen, " at most"));
+      throw InvalidArgument(
+          concat("grids[", i, "] is ", rows, " x ", columns, ", which makes ", length,
+                 " tokens; the model takes max_seqlen = ", limits.max_seqlen, " at most"));
     }
     patches += int64_t{rows} * columns;
     tokens += length;
   }
   if (patches != batch.num_patches()) {
-    throw InvalidArgument(concat("features has ", batch.num_patches(),
-                                 " rows, but the grids have ", patches, " patches"));
+    throw InvalidArgument(concat("features has ", batch.num_patches(), " rows, but the grids have ",
+                                 patches, " patches"));
   }
   if (tokens > limits.max_tokens) {
-    throw InvalidArgument(concat("the batch has ", tokens,
-                                 " tokens; the session is planned for max_tokens = ",
-                                 limits.max_tokens));
+    throw InvalidArgument(
+        concat("the batch has ", tokens,
+               " tokens; the session is planned for max_tokens = ", limits.max_tokens));
   }
 }
 

@@ -31,11 +31,11 @@ struct TokenBatch {
   const int32_t* position_ids = nullptr;
   const int32_t* prediction_rows = nullptr;  // [num_predictions]
   int64_t num_predictions = 0;
-  /// Of a batch of images, which has no ids: the patches of all of them, which are fewer rows than
+  /// Patches of all images of a batch of them, which has no ids; which are fewer rows than
   /// num_tokens where a model puts others before them.
-  TensorView features = {};          // [P, elements of a patch]
-  const int32_t* grids = nullptr;    // [B, 2] rows and columns of patches
-  int64_t prefix = 0;                // rows before the patches of each image that has any
+  TensorView features = {};        // [P, elements of a patch]
+  const int32_t* grids = nullptr;  // [B, 2] rows and columns of patches
+  int64_t prefix = 0;              // rows before the patches of each image that has any
 };
 
 }  // namespace packhorse

@@ -33,9 +33,7 @@ struct LoadedModel {
 };
 
 /// True if batches are images, and not ids.
-inline bool takes_patches(const Spec& spec) {
-  return spec.stack().stem.kind == StemKind::kPatches;
-}
+inline bool takes_patches(const Spec& spec) { return spec.stack().stem.kind == StemKind::kPatches; }
 
 inline Capacity capacity_of(const SessionOptions& options) {
   return {options.max_tokens, options.max_sequences, options.max_predictions};

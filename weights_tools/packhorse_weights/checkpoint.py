@@ -64,7 +64,6 @@ from packhorse_weights.tensor import WEIGHT_DTYPES, LazyTensor, Tensor, cast, de
 from packhorse_weights.vocabulary import read_lm_head, read_masked_lm
 from packhorse_weights.weight_files import Format, has_weights, read_weights
 
-
 # The folder of the text tower in the converted folder of a model with two.
 TEXT_TOWER = "text"
 

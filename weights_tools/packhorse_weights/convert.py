@@ -31,7 +31,8 @@ from packhorse_weights.tokenizers.files import build_tokenizer, find_settings
 from packhorse_weights.tokenizers.settings import chat_tokens
 from packhorse_weights.tokenizers.special_tokens import SpecialTokens
 
-# All files that are needed to turn texts into ids and images into patches, and the licence of the weights.
+# All files that are needed to turn texts into ids and images into patches, and the licence of
+# the weights.
 _TRAVELLING = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -247,7 +248,7 @@ def convert(
     checkpoint = inspect_checkpoint(src, reranker, pooling, normalize)
     made = _made(src, checkpoint, dtype, quantize, group_size)
     texts = None
-    if "similarity" in checkpoint.spec:  # of a model with two towers
+    if "similarity" in checkpoint.spec:  # the model has two towers
         tower = inspect_checkpoint(src, reranker, None, None, tower="text")
         texts = _made(src, tower, dtype, quantize, group_size)
     with new_folder(destination) as scratch:

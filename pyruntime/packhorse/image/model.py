@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -40,8 +41,7 @@ class Processor(Protocol):
 
 
 def _sigmoid(x: FloatArray) -> FloatArray:
-    result: FloatArray = 1 / (1 + np.exp(-x))
-    return result
+    return (1 / (1 + np.exp(-x))).astype(np.float32)
 
 
 _ACTIVATIONS: dict[str, Callable[[FloatArray], FloatArray]] = {
@@ -179,14 +179,15 @@ class ImageModel:
         return best_labels(self.labels, scores, top_k)
 
     def similarity(self, images: Images, texts: Sequence[str] | str) -> FloatArray:
-        """How well each text suits each image, float32 [images, texts]: the cosine of their
+        """Scores of each text for each image, float32 [images, texts]: the cosine of their
         embeddings, times the model's scale, plus its bias (`logits_per_image` of transformers)."""
         model = self.texts
         rows = [texts] if isinstance(texts, str) else list(texts)
         fields = self.session.config["similarity"]
         vectors = model.embed(rows)
-        found: FloatArray = self.embed(images) @ vectors.T
-        return found * np.float32(fields["scale"]) + np.float32(fields["bias"])
+        cosines = self.embed(images) @ vectors.T
+        found: FloatArray = cosines * np.float32(fields["scale"]) + np.float32(fields["bias"])
+        return found
 
     def zero_shot(
         self,
@@ -255,9 +256,8 @@ def _own_processor(path: Path) -> Processor | None:
     if not path.is_dir() or not (path / "preprocessor_config.json").is_file():
         return None
     try:
-        from packhorse.image.processor import ImageProcessor
+        module = import_module("packhorse.image.processor")
     except ModuleNotFoundError:
         return None
-    made: Processor = ImageProcessor.from_folder(path)
+    made: Processor = module.ImageProcessor.from_folder(path)
     return made
-

@@ -97,9 +97,7 @@ class TextRunner:
         if self._padding is None:
             return ids
         length, token = self._padding
-        return [
-            np.pad(row, (0, max(0, length - row.size)), constant_values=token) for row in ids
-        ]
+        return [np.pad(row, (0, max(0, length - row.size)), constant_values=token) for row in ids]
 
     def longest(self, max_length: int | None) -> int:
         """Limit of tokens of a call with this `max_length`. Raises ValueError for too much."""

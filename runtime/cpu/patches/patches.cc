@@ -46,8 +46,7 @@ class Taps {
     if (antialias_) {
       first_ = std::max<int64_t>(
           0, static_cast<int64_t>(std::floor(centre_ + 1.0 - support * stretch_)));
-      end_ = std::min(table,
-                      static_cast<int64_t>(std::floor(centre_ + 1.0 + support * stretch_)));
+      end_ = std::min(table, static_cast<int64_t>(std::floor(centre_ + 1.0 + support * stretch_)));
       double sum = 0;
       for (int64_t i = first_; i < end_; ++i) sum += unscaled(i);
       total_ = sum;

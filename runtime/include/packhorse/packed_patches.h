@@ -10,7 +10,8 @@ namespace packhorse {
 
 /// A borrowed view of one batch of B images in host memory.
 ///
-/// features  float32[P, k]  patches, image after image, row by row in each grid. The k elements of a
+/// features  float32[P, k]  patches, image after image, row by row in each grid. The k elements of
+/// a
 ///                          patch are those of a convolution's weight: channel, row, column
 /// grids     int32[B, 2]    rows and columns of patches of each image
 ///

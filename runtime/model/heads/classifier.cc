@@ -42,13 +42,12 @@ ClassifierWeights build_classifier(const Spec& spec, LayerPacker& packer) {
   if (classifier.input == Input::kPoolings) {
     const int64_t size = spec.stack().hidden_size;
     const auto count = static_cast<int64_t>(classifier.poolings.size());
-    weights.output = packer.linear(
-        {"classifier",
-         {{"classifier", whole(classifier.num_labels), classifier.bias}},
-         packer.padded(classifier.num_labels),
-         {count * size, size, packer.width(size)},
-         count * packer.width(size)},
-        packer.precision().rest);
+    weights.output = packer.linear({"classifier",
+                                    {{"classifier", whole(classifier.num_labels), classifier.bias}},
+                                    packer.padded(classifier.num_labels),
+                                    {count * size, size, packer.width(size)},
+                                    count * packer.width(size)},
+                                   packer.precision().rest);
     return weights;
   }
   weights.output = packer.padded_dense("classifier", classifier.num_labels,

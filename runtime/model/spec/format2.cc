@@ -49,8 +49,7 @@ class StackParser {
                                                  {"stack", StemKind::kStack}});
     const bool takes_patches = stem.kind == StemKind::kPatches && others_.empty();
     if (stem.kind != StemKind::kTokens && !takes_patches) {
-      refuse(fields, "kind",
-             others_.empty() ? "\"tokens\" or \"patches\"" : "\"tokens\"",
+      refuse(fields, "kind", others_.empty() ? "\"tokens\" or \"patches\"" : "\"tokens\"",
              others_.empty() ? "" : "in a model of two stacks");
     }
     if (takes_patches) {
@@ -226,8 +225,8 @@ class StackParser {
     if ((layer.blocks.size() != 2 && !has_cross) || is_feed_forward(layer.blocks.front()) ||
         crosses(layer.blocks.front()) || !is_feed_forward(layer.blocks.back())) {
       throw InvalidArgument(
-          concat("spec: '", fields.path("blocks"), "' expected two blocks", others_.empty() ?
-                 "" : ", or three with \"cross_attention\" between them",
+          concat("spec: '", fields.path("blocks"), "' expected two blocks",
+                 others_.empty() ? "" : ", or three with \"cross_attention\" between them",
                  ", of which the first attends: \"self_attention\" or "
                  "\"cca\", then \"feed_forward\" or \"moe\""));
     }
@@ -277,10 +276,10 @@ class StackParser {
                                    "' has other heads than 'blocks[0]', expected the same"));
     }
     if (stack_.parallel() || std::holds_alternative<CcaSpec>(layer.blocks.front().kind)) {
-      throw InvalidArgument(concat("spec: '", fields.path("blocks[1]"), "' is \"cross_attention\" ",
-                                   stack_.parallel() ? "with 'norm.placement' \"parallel\""
-                                                     : "beside compressed attention",
-                                   ", which this runtime does not run"));
+      throw InvalidArgument(concat(
+          "spec: '", fields.path("blocks[1]"), "' is \"cross_attention\" ",
+          stack_.parallel() ? "with 'norm.placement' \"parallel\"" : "beside compressed attention",
+          ", which this runtime does not run"));
     }
   }
 
@@ -311,9 +310,9 @@ class StackParser {
 
   [[noreturn]] static void refuse(Fields& fields, const char* name, const char* expected,
                                   const char* where = "") {
-    fields.fail(name, fields.get(name),
-                concat(expected, *where == 0 ? "" : " ", where,
-                       ": this runtime runs no other yet"));
+    fields.fail(
+        name, fields.get(name),
+        concat(expected, *where == 0 ? "" : " ", where, ": this runtime runs no other yet"));
   }
 
   Fields fields_;
@@ -341,7 +340,8 @@ void order_stacks(std::vector<StackSpec>& stacks) {
     throw InvalidArgument(concat("spec: 'stacks.", source.name, ".layers' is empty"));
   }
   if (source.stem.shared_words) {
-    throw InvalidArgument(concat("spec: 'stacks.", source.name, ".stem.words' names the stack that ",
+    throw InvalidArgument(concat("spec: 'stacks.", source.name,
+                                 ".stem.words' names the stack that ",
                                  "attends to this one, expected the other way"));
   }
   const auto table = [](const StemSpec& stem) {
@@ -359,8 +359,9 @@ void parse_format2(Fields& fields, Spec& spec) {
   Fields stacks = fields.object("stacks");
   const std::vector<std::string> names = stacks.names();
   if (names.empty() || names.size() > 2) {
-    throw InvalidArgument(concat("spec: 'stacks' has ", names.size(),
-                                 " stacks, expected one, or two of which one attends to the other"));
+    throw InvalidArgument(
+        concat("spec: 'stacks' has ", names.size(),
+               " stacks, expected one, or two of which one attends to the other"));
   }
   spec.stacks.resize(names.size());
   for (size_t i = 0; i < names.size(); ++i) {

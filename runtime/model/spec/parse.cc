@@ -57,7 +57,9 @@ std::vector<const LayerSpec*> StackSpec::weight_sets() const {
 Spec parse_spec(const std::string& json_text) {
   const Json json = parse_document(json_text);
   Fields fields(json, "");
-  for (const char* name : {"family", "max_length", "pair", "template", "text", "image", "similarity"}) fields.ignore(name);
+  for (const char* name :
+       {"family", "max_length", "pair", "template", "text", "image", "similarity"})
+    fields.ignore(name);
   Spec spec;
   parse_stacks(fields, spec);
   spec.stack().max_seqlen = spec.max_seqlen;

@@ -36,10 +36,10 @@ void parse_classifier(Fields fields, int64_t vocab_size, HeadsSpec& heads) {
     classifier.poolings = parse_poolings(fields, "input");
   } else {
     classifier.input = fields.choice<Input>("input", {{"pooler", Input::kPooler},
-                                                    {"cls", Input::kCls},
-                                                    {"mean", Input::kMean},
-                                                    {"last", Input::kLast},
-                                                    {"tokens", Input::kTokens}});
+                                                      {"cls", Input::kCls},
+                                                      {"mean", Input::kMean},
+                                                      {"last", Input::kLast},
+                                                      {"tokens", Input::kTokens}});
   }
   if (classifier.input == Input::kPooler && !heads.pooler) {
     throw InvalidArgument(

@@ -113,7 +113,7 @@ struct StemSpec {
   int64_t position_offset = 0;
   int32_t padding_id = -1;  // EmbedArgs::skipped_id
   bool norm = true;
-  PatchesSpec patches;  // of kPatches, which has a norm and none of the other fields
+  PatchesSpec patches;  // where `kind` is kPatches; of the other fields only `norm` counts then
 
   bool operator==(const StemSpec&) const = default;
 };
@@ -142,8 +142,9 @@ struct NormSpec {
   bool operator==(const NormSpec&) const = default;
 };
 
-/// A layer: blocks in the order in which they run. First comes attention over the stack itself, then
-/// in decoders of sources cross attention, and then a feed-forward block or a mixture of experts.
+/// A layer: blocks in the order in which they run. First comes attention over the stack itself,
+/// then in decoders of sources cross attention, and then a feed-forward block or a mixture of
+/// experts.
 struct LayerSpec {
   int32_t weights = 0;  // the set of weights that it runs with; several layers may share one
   std::vector<BlockSpec> blocks;

@@ -39,8 +39,8 @@ PatchBuffers take_patch_buffers(const PatchWeights& weights, int64_t features, D
   buffers.projected =
       arena.take_matrix("embedded", capacity.max_tokens, projection.out_features, dtype);
   const TensorView x(nullptr, dtype, capacity.max_tokens, projection.in_features);
-  buffers.workspace = arena.take("embedding_workspace",
-                                 ops.linear_workspace(projection_of(weights, buffers, x)));
+  buffers.workspace =
+      arena.take("embedding_workspace", ops.linear_workspace(projection_of(weights, buffers, x)));
   return buffers;
 }
 

@@ -49,8 +49,8 @@ StemWeights build_stem(const Spec& spec, const StackSpec& stack, const StemWeigh
   }
   if (stem.norm) weights.norm = packer.norm(name + "norm", width);
   if (stem.projection) {
-    weights.projection = packer.dense(name + "projection", stack.hidden_size, width,
-                                      stem.projection_bias);
+    weights.projection =
+        packer.dense(name + "projection", stack.hidden_size, width, stem.projection_bias);
   }
   return weights;
 }
@@ -59,8 +59,8 @@ StemBuffers take_stem_buffers(const StemWeights& weights, const Capacity& capaci
                               Arena& arena) {
   StemBuffers buffers;
   if (weights.patches) {
-    buffers.patches = take_patch_buffers(*weights.patches, weights.features, weights.dtype,
-                                         capacity, ops, arena);
+    buffers.patches =
+        take_patch_buffers(*weights.patches, weights.features, weights.dtype, capacity, ops, arena);
   }
   if (!weights.projection) return buffers;
   buffers.embedded =

@@ -43,8 +43,9 @@ StemWeights build_stem(const Spec& spec, const StackSpec& stack, const StemWeigh
 StemBuffers take_stem_buffers(const StemWeights& weights, const Capacity& capacity, const Ops& ops,
                               Arena& arena);
 
-/// hidden = norm(word + position + type) where the stem takes tokens, projected to the hidden size if the tables have another
-/// width; the position may be added after that. Writes the first T rows of `hidden`.
+/// hidden = norm(word + position + type) where the stem takes tokens, projected to the hidden size
+/// if the tables have another width; the position may be added after that. Writes the first T rows
+/// of `hidden`.
 void embed(const StemSpec& spec, const StemWeights& weights, const StemBuffers& buffers,
            const TokenBatch& tokens, const TensorView& hidden, Ops& ops);
 

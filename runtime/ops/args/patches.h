@@ -21,17 +21,17 @@ struct GridTable {
   GridResize resize = GridResize::kCubic;
 };
 
-/// Row i of a sequence of `out` is row i of `prefix`, for the first rows; the others are the rows of
-/// `x`, in order, plus the positions of their cells. Cells are counted row by row, and sequence b
-/// has a grid of grids[2 b] x grids[2 b + 1] of them. A sequence with an empty grid has no rows.
+/// Row i of a sequence of `out` is row i of `prefix`, for the first rows; the others are the rows
+/// of `x`, in order, plus the positions of their cells. Cells are counted row by row, and sequence
+/// b has a grid of grids[2 b] x grids[2 b + 1] of them. A sequence with an empty grid has no rows.
 ///
 /// The caller has checked that grids and offsets fit together.
 struct EmbedPatchesArgs {
-  TensorView x;          // [P, E] of the patches of all sequences
-  TensorView prefix;     // [rows before the patches, E] or empty
-  GridTable positions;   // or none
+  TensorView x;                    // [P, E] of the patches of all sequences
+  TensorView prefix;               // [rows before the patches, E] or empty
+  GridTable positions;             // or none
   const int32_t* grids = nullptr;  // [B, 2]
-  BatchView batch;                 // of `out`
+  BatchView batch;                 // `out`'s rows
   TensorView out;                  // [T, E]
 };
 

@@ -78,9 +78,7 @@ def folder(model: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     tensors = {
         name: Tensor(array.astype(np.float32), "float32") for name, array in _tensors(model).items()
     }
-    write_safetensors(
-        place / "model.safetensors", tensors, dict.fromkeys(tensors, "float32"), None
-    )
+    write_safetensors(place / "model.safetensors", tensors, dict.fromkeys(tensors, "float32"), None)
     return place
 
 

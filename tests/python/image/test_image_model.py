@@ -72,7 +72,9 @@ def test_similarity_and_zero_shot(folder: Path, converted: bool, tmp_path: Path)
     expected = vectors @ texts.embedding.T * fields["scale"] + fields["bias"]
     found = model.similarity(images, WORDS)
     np.testing.assert_allclose(found, expected, atol=1e-4)
-    assert (model.similarity(images, WORDS[0])[:, 0] == model.similarity(images, WORDS[:1])[:, 0]).all()
+    assert (
+        model.similarity(images, WORDS[0])[:, 0] == model.similarity(images, WORDS[:1])[:, 0]
+    ).all()
 
     labels = ["cat", "dog", "mat"]
     scored = model.zero_shot(images, labels, template="the {}", top_k=2)
@@ -80,7 +82,8 @@ def test_similarity_and_zero_shot(folder: Path, converted: bool, tmp_path: Path)
     rows = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     if fields["score"] == "sigmoid":
         rows = 1 / (1 + np.exp(-logits))
-    assert len(scored) == 5 and all(len(one) == 2 for one in scored)
+    assert len(scored) == 5
+    assert all(len(one) == 2 for one in scored)
     for one, row in zip(scored, rows, strict=True):
         best = int(row.argmax())
         assert one[0]["label"] == labels[best]
@@ -99,7 +102,8 @@ def test_many_images_are_batches() -> None:
     )
     images = pictures(17)
     found = model.embed(images)
-    assert found.shape == (17, 32) and (small.embed(images) == found).all()
+    assert found.shape == (17, 32)
+    assert (small.embed(images) == found).all()
     assert (model.embed(model.patches(images)) == found).all()
     assert [model.embed([one])[0].tobytes() for one in images] == [row.tobytes() for row in found]
     assert processor.calls == 1 + 6 + 1 + 17
@@ -120,7 +124,8 @@ def test_classify() -> None:
     for row, labels, first in zip(expected, found, best, strict=True):
         scores = {one["label"]: one["score"] for one in labels}
         assert [scores[name] for name in model.labels] == pytest.approx(row.tolist(), abs=1e-5)
-        assert first == labels[:1] and first[0]["score"] == max(scores.values())
+        assert first == labels[:1]
+        assert first[0]["score"] == max(scores.values())
 
 
 def test_what_is_refused(folder: Path) -> None:

@@ -54,7 +54,8 @@ def test_float32(folder: Path) -> None:
     golden = read(folder)
     session = Session.load(folder)
     outputs: list[Any] = [name for name in OUTPUTS if name in golden]
-    assert session.takes_patches and set(outputs) == {*session.outputs}
+    assert session.takes_patches
+    assert set(outputs) == {*session.outputs}
     found = session.run(batch_of(golden), outputs=outputs)
     for name in outputs:
         assert found[name].shape == golden[name].shape
@@ -118,12 +119,15 @@ def test_empty_batches_and_images_without_patches(name: str) -> None:
     outputs: list[Any] = [*session.outputs]
     k = batch_of(read(GOLDEN / name)).features.shape[1]
     none = session.run(PackedPatches(np.empty((0, k), np.float32), []), outputs=outputs)
-    assert none.hidden.shape[0] == 0 and none.embedding.shape[0] == 0
+    assert none.hidden.shape[0] == 0
+    assert none.embedding.shape[0] == 0
     empty = session.run(
         PackedPatches(np.empty((0, k), np.float32), [(0, 0), (0, 5)]), outputs=outputs
     )
-    assert empty.hidden.shape[0] == 0 and not empty.embedding.any()
-    assert empty.embedding.shape[0] == 2 and empty.cu_seqlens.tolist() == [0, 0, 0]
+    assert empty.hidden.shape[0] == 0
+    assert not empty.embedding.any()
+    assert empty.embedding.shape[0] == 2
+    assert empty.cu_seqlens.tolist() == [0, 0, 0]
 
 
 def interpolated(table: Any, rows: int, columns: int, antialias: bool, cubic: bool) -> Any:
@@ -159,7 +163,7 @@ def interpolated(table: Any, rows: int, columns: int, antialias: bool, cubic: bo
 @pytest.mark.arm
 @pytest.mark.parametrize("resize", ["cubic", "linear", "cubic_antialias", "linear_antialias"])
 def test_positions_of_any_grid(resize: str, tmp_path: Path) -> None:
-    """Without layers, hidden states of patches of zeros are their positions."""
+    """Hidden states of patches of zeros are their positions, where there are no layers."""
     converted = convert(GOLDEN / "dinov2", tmp_path / "model")
     spec = json.loads((converted / "packhorse.json").read_text())
     stack = spec["stacks"]["encoder"]
@@ -229,7 +233,8 @@ def test_patches_of_an_image() -> None:
     draw = np.random.default_rng(1)
     image, weight = draw.normal(size=(3, 6, 9)), draw.normal(size=(4, 3, 3, 3))
     batch = patches_of(image, 3)
-    assert batch.grids.tolist() == [[2, 3]] and batch.features.dtype == np.float32
+    assert batch.grids.tolist() == [[2, 3]]
+    assert batch.features.dtype == np.float32
     made = batch.features @ weight.reshape(4, -1).T
     for i in range(6):
         y, x = 3 * (i // 3), 3 * (i % 3)

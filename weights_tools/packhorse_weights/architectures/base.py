@@ -16,7 +16,7 @@ from packhorse_weights.tensor import Tensor
 
 @dataclass(frozen=True)
 class Pooled:
-    """How a family makes one vector of a sequence, where no file of sentence-transformers says it.
+    """The pooling of a family, where no file of sentence-transformers names one.
 
     embedding: `embedding` of the spec. reason: why, for people.
     names: our name of a layer -> theirs, complete. heads, fields: of the spec, what goes with it.

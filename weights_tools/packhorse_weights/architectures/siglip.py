@@ -91,12 +91,11 @@ def made_image(config: Config, prefix: str, tensors: vision.Tensors) -> dict[str
             cube = weight.data.reshape(-1, pixels, pixels, channels).transpose(0, 3, 1, 2)
             flat = np.ascontiguousarray(cube).reshape(weight.shape)
             result[patch] = Tensor(flat, weight.dtype)
-    joined = tensors.get(f"{prefix}{_IN}weight"), tensors.get(f"{prefix}{_IN}bias")
-    probe = tensors.get(f"{prefix}head.probe")
-    if probe is None or joined[0] is None or joined[1] is None or len(joined[0].shape) != 2:
+    weights = tensors.get(f"{prefix}{_IN}weight")
+    bias, probe = (tensors.get(prefix + name) for name in (f"{_IN}bias", "head.probe"))
+    if probe is None or weights is None or bias is None or len(weights.shape) != 2:
         return result
-    width = joined[0].shape[1]
-    weights, bias = joined
+    width = weights.shape[1]
     for i, name in ((1, "key"), (2, "value")):
         result[f"{prefix}head.{name}.weight"] = vision.rows(weights, i * width, width)
         part = bias.data[i * width : (i + 1) * width]

@@ -1,12 +1,12 @@
-"""What the families of image models have in common: the stem of patches, and tensors that are made
-of those of a checkpoint, so that layers need no operators of their own."""
+"""Parts that the families of image models share: the stem of patches, and tensors that are made of
+those of a checkpoint, so that layers need no operators of their own."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from packhorse_weights.activations import ACTIVATIONS
 from packhorse_weights.architectures.base import sizes
@@ -16,11 +16,12 @@ from packhorse_weights.spec import Spec
 from packhorse_weights.tensor import LazyTensor, Tensor, cast
 
 Tensors = Mapping[str, Tensor]
+FloatArray = NDArray[np.float32]
 
 # Positions are resized to any grid: this is the largest image that a session takes, in patches and
 # the rows before them.
 LONGEST = 1 << 14
-_QUICK = 1.702  # of quick_gelu, x * sigmoid(1.702 x)
+_QUICK = 1.702  # quick_gelu is x * sigmoid(1.702 x)
 _MOST_SIDE = 1 << 16
 
 
@@ -38,9 +39,7 @@ def _side(config: Config, name: str, default: int) -> tuple[int, int]:
 def patch_size(config: Config, default: int) -> int:
     height, width = _side(config, "patch_size", default)
     if height != width:
-        raise CheckpointError(
-            f"{config.where}: patch_size is {height} x {width}, expected squares"
-        )
+        raise CheckpointError(f"{config.where}: patch_size is {height} x {width}, expected squares")
     return height
 
 
@@ -78,10 +77,9 @@ def layers(
 ) -> Spec:
     """The blocks of a description: norms before them, no causal mask. `eps` and `activation` where
     the config does not say."""
-    known = {**ACTIVATIONS, "quick_gelu": "silu"}  # see `made_layers`
-    described = {name: value for name, value in sizes(family, config).items()}
+    known = {**ACTIVATIONS, "quick_gelu": "silu"}  # see `made_quick_gelu`
     return {
-        **described,
+        **sizes(family, config),
         "norm": {
             "kind": "layer",
             "placement": "pre",
@@ -101,9 +99,10 @@ def with_words(config: Config) -> Config:
     return Config({"vocab_size": 1, **config.fields}, config.where)
 
 
-def values(tensor: Tensor) -> np.ndarray[Any, np.dtype[np.float32]]:
+def values(tensor: Tensor) -> FloatArray:
     """The values as float32."""
-    return cast(tensor, "float32", "").data
+    data: FloatArray = cast(tensor, "float32", "").data
+    return data
 
 
 def flattened(tensor: Tensor) -> Tensor:
@@ -133,7 +132,7 @@ def prefixed(tokens: list[Tensor], positions: Tensor | None, positioned: int) ->
 def scaled(tensor: Tensor, factor: Tensor | float, name: str) -> Tensor:
     """The rows of a tensor, each times its element of `factor`, or all times a number."""
 
-    def make() -> np.ndarray[Any, np.dtype[np.float32]]:
+    def make() -> FloatArray:
         data = cast(tensor, "float32", name).data
         if not isinstance(factor, Tensor):
             return data * np.float32(factor)
@@ -167,7 +166,9 @@ def made_quick_gelu(
         return {}
     made = {}
     for i in range(config.integer("num_hidden_layers", high=MOST_LAYERS)):
-        for layer, end, factor in ((up, ".weight", _QUICK), (up, ".bias", _QUICK)) + (
+        for layer, end, factor in (
+            (up, ".weight", _QUICK),
+            (up, ".bias", _QUICK),
             (down, ".weight", 1 / _QUICK),
         ):
             name = prefix + layer.replace("{i}", str(i)) + end

@@ -1,4 +1,4 @@
-"""ViT (Dosovitskiy et al. 2021) and DeiT (Touvron et al. 2021), whose second token was distilled."""
+"""ViT (Dosovitskiy et al. 2021) and DeiT (Touvron et al. 2021), with a second token."""
 
 import numpy as np
 

@@ -211,7 +211,8 @@ class TextTokenizer:
         return bool(getattr(self._tokenizer.model, "continuing_subword_prefix", None))
 
     def special_id(self, kind: str) -> int | None:
-        """The id of "cls", "mask", "unk" or "pad": of what the model's files name, else the usual one."""
+        """The id of "cls", "mask", "unk" or "pad": as the model's files name it, else the usual
+        one."""
         named = getattr(self.config, f"{kind}_token")
         names = _USUAL[kind] if named is None else (named,)
         found = (self._tokenizer.token_to_id(name) for name in names)
