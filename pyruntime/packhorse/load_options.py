@@ -234,8 +234,7 @@ class LoadOptions:
     )
     tower: Tower | None = option(
         None,
-        'half of a model of images and texts: "vision" or "text"; None: the former, in '
-        "`TextModel.load` the latter",
+        'half of a model of images and texts: "vision" (None) or "text" (None in `TextModel`)',
         reads=True,
     )
     kv_tokens: int | None = count(

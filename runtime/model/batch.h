@@ -31,7 +31,7 @@ struct TokenBatch {
   const int32_t* position_ids = nullptr;
   const int32_t* prediction_rows = nullptr;  // [num_predictions]
   int64_t num_predictions = 0;
-  /// Patches of all images of a batch of them, which has no ids; which are fewer rows than
+  /// Patches of all images, in a batch of images, which has no ids. They are fewer rows than
   /// num_tokens where a model puts others before them.
   TensorView features = {};        // [P, elements of a patch]
   const int32_t* grids = nullptr;  // [B, 2] rows and columns of patches
