@@ -9,7 +9,7 @@ from os import PathLike
 from pathlib import Path
 
 from packhorse_weights.adapters.merged import merge_adapter, refuse_adapter_alone
-from packhorse_weights.architectures import as_encoder, find_architecture
+from packhorse_weights.architectures import as_encoder, find_architecture, open_clip
 from packhorse_weights.architectures.towers import check_tower, tower_part
 from packhorse_weights.classifier import (
     find_head,
@@ -320,6 +320,11 @@ def _open(path: Path, reranker: Reranker | None, tower: str | None) -> Checkpoin
         fields, tensors, pooling, opened = open_gguf(gguf)
         files, format = [gguf], "gguf"
         config = Config(fields, str(gguf))
+    elif not has_file(folder / "config.json") and has_file(folder / open_clip.CONFIG):
+        path = folder / open_clip.CONFIG
+        config = open_clip.tower_config(read_json(path), str(path), tower)
+        named = (folder / name for name in open_clip.WEIGHTS)
+        file = file or next((path for path in named if has_file(path)), None)
     else:
         if not has_file(folder / "config.json"):
             refuse_adapter_alone(root)

@@ -50,6 +50,7 @@ _TRAVELLING = (
     "config_sentence_transformers.json",
     "preprocessor_config.json",
     "processor_config.json",
+    "open_clip_config.json",
     "LICENSE",
     "LICENSE.txt",
     "NOTICE",

@@ -15,6 +15,7 @@ from packhorse import PackedPatches, Session
 from packhorse.patches import join, patches_of
 from packhorse_weights import convert, inspect_checkpoint
 from packhorse_weights.formats.safetensors import read_safetensors, write_safetensors
+from packhorse_weights.tensor import Tensor
 from processor import needs_bfloat16
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "vision"
@@ -85,6 +86,73 @@ def test_texts_of_two_towers(name: str, converted: bool, tmp_path: Path) -> None
     images = Session.load(folder, tower="vision").run(batch_of(golden), outputs="embedding")
     scores = images.embedding @ found.embedding.T * fields["scale"] + fields["bias"]
     np.testing.assert_allclose(scores, golden["similarity"], atol=1e-4)
+
+
+def open_clip_folder(folder: Path, **fields: Any) -> Path:
+    """The golden CLIP as OpenCLIP stores it, under the names that OpenCLIP's own conversion from
+    transformers knows."""
+    source = read_safetensors(GOLDEN / "clip" / "model.safetensors")
+    arrays = {name: np.array(tensor.data) for name, tensor in source.items()}
+    made: dict[str, Any] = {"logit_scale": arrays["logit_scale"]}
+    for tower, prefix in (("text_model", ""), ("vision_model", "visual.")):
+        for i in range(2):
+            theirs = f"{tower}.encoder.layers.{i}."
+            ours = f"{prefix}transformer.resblocks.{i}."
+            for end in ("weight", "bias"):
+                parts = [arrays[f"{theirs}self_attn.{one}_proj.{end}"] for one in "qkv"]
+                made[f"{ours}attn.in_proj_{end}"] = np.concatenate(parts)
+                for name, own in (
+                    ("self_attn.out_proj", "attn.out_proj"),
+                    ("layer_norm1", "ln_1"),
+                    ("layer_norm2", "ln_2"),
+                    ("mlp.fc1", "mlp.c_fc"),
+                    ("mlp.fc2", "mlp.c_proj"),
+                ):
+                    made[f"{ours}{own}.{end}"] = arrays[f"{theirs}{name}.{end}"]
+    for name, own in (
+        ("text_model.final_layer_norm", "ln_final"),
+        ("vision_model.pre_layrnorm", "visual.ln_pre"),
+        ("vision_model.post_layernorm", "visual.ln_post"),
+    ):
+        for end in ("weight", "bias"):
+            made[f"{own}.{end}"] = arrays[f"{name}.{end}"]
+    made["token_embedding.weight"] = arrays["text_model.embeddings.token_embedding.weight"]
+    made["positional_embedding"] = arrays["text_model.embeddings.position_embedding.weight"]
+    made["visual.positional_embedding"] = arrays[
+        "vision_model.embeddings.position_embedding.weight"
+    ]
+    made["visual.class_embedding"] = arrays["vision_model.embeddings.class_embedding"]
+    made["visual.conv1.weight"] = arrays["vision_model.embeddings.patch_embedding.weight"]
+    made["text_projection"] = np.ascontiguousarray(arrays["text_projection.weight"].T)
+    made["visual.proj"] = np.ascontiguousarray(arrays["visual_projection.weight"].T)
+    sizes = {"layers": 2, "width": 32, "mlp_ratio": 1.5}
+    config = {
+        "embed_dim": 24,
+        "quick_gelu": True,
+        "vision_cfg": {**sizes, "image_size": 28, "patch_size": 7, "head_width": 8, **fields},
+        "text_cfg": {**sizes, "heads": 4, "context_length": 16, "vocab_size": 99},
+    }
+    folder.mkdir()
+    (folder / "open_clip_config.json").write_text(json.dumps({"model_cfg": config}))
+    tensors = {name: Tensor(array, "float32") for name, array in made.items()}
+    write_safetensors(
+        folder / "open_clip_model.safetensors", tensors, dict.fromkeys(tensors, "float32")
+    )
+    return folder
+
+
+def test_open_clip_folders(tmp_path: Path) -> None:
+    golden = read(GOLDEN / "clip")
+    folder = open_clip_folder(tmp_path / "model")
+    for place in (folder, convert(folder, tmp_path / "converted")):
+        texts = Session.load(place, tower="text")
+        found = texts.run((golden["ids"], golden["cu_seqlens"]), outputs="embedding")
+        assert np.abs(found.embedding - golden["text_embedding"]).max() <= MAX_ABS_ERROR
+        found = Session.load(place).run(batch_of(golden), outputs=["hidden", "embedding"])
+        assert np.abs(found.hidden - golden["hidden"]).max() <= MAX_ABS_ERROR
+        assert np.abs(found.embedding - golden["embedding"]).max() <= MAX_ABS_ERROR
+    with pytest.raises(ValueError, match="vision_cfg: timm_model_name = 'vit'"):
+        inspect_checkpoint(open_clip_folder(tmp_path / "timm", timm_model_name="vit"))
 
 
 @pytest.mark.arm

@@ -30,6 +30,7 @@ from packhorse_weights.architectures import (
     modernbert,
     mpnet,
     nomic_bert,
+    open_clip,
     opt,
     pegasus,
     phi3,
@@ -90,6 +91,8 @@ FAMILIES: tuple[Architecture, ...] = (
     clip.TEXT,
     siglip.IMAGES,
     siglip.TEXT,
+    open_clip.IMAGES,
+    open_clip.TEXT,
 )
 
 
