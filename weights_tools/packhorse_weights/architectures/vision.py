@@ -133,11 +133,12 @@ def scaled(tensor: Tensor, factor: Tensor | float, name: str) -> Tensor:
     """The rows of a tensor, each times its element of `factor`, or all times a number."""
 
     def make() -> FloatArray:
-        data = cast(tensor, "float32", name).data
-        if not isinstance(factor, Tensor):
-            return data * np.float32(factor)
-        by = values(factor).reshape(-1, *[1] * (data.ndim - 1))
-        return np.ascontiguousarray(data * by)
+        data: FloatArray = cast(tensor, "float32", name).data
+        by: FloatArray = np.full(1, factor if isinstance(factor, float) else 1, np.float32)
+        if isinstance(factor, Tensor):
+            by = values(factor).reshape(-1, *[1] * (data.ndim - 1))
+        made: FloatArray = np.ascontiguousarray(data * by)
+        return made
 
     return LazyTensor(make, tensor.shape, "float32", tensor.stored)
 
