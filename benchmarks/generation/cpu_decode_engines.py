@@ -219,11 +219,13 @@ def load_onnxruntime(file: str, _: str, folder: Path, threads: int) -> Run:
 ENGINES = {
     "Packhorse float32": Engine("float32", partial(load_packhorse, "float32")),
     "Packhorse bfloat16": Engine("bfloat16", partial(load_packhorse, "bfloat16")),
+    "Packhorse float16": Engine("float16", partial(load_packhorse, "float16")),
     "Packhorse int8": Engine("int8", partial(load_packhorse, "int8")),
     "Packhorse Q8_0": Engine("Q8_0", partial(load_packhorse, "stored", file="q8_0.gguf")),
     "Packhorse Q4_1": Engine("Q4_1", partial(load_packhorse, "stored")),  # the file itself
     "llama.cpp F32": Engine("float32", partial(load_llama_cpp, "f32.gguf")),
     "llama.cpp BF16": Engine("bfloat16", partial(load_llama_cpp, "bf16.gguf")),
+    "llama.cpp F16": Engine("float16", partial(load_llama_cpp, "f16.gguf")),
     "llama.cpp Q8_0": Engine("Q8_0", partial(load_llama_cpp, "q8_0.gguf")),
     "llama.cpp Q4_1": Engine("Q4_1", partial(load_llama_cpp, None)),
     "CTranslate2 float32": Engine("float32", partial(load_ctranslate2, "ct2-float32")),

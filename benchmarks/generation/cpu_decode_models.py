@@ -4,7 +4,7 @@
 
 Run it with a Python that has transformers, torch, accelerate, gguf and, for engines of those names,
 ctranslate2 and onnxruntime-genai (with onnx and onnx_ir). The weights are those of the GGUF file,
-decoded to float32: f32.gguf, bf16.gguf and q8_0.gguf for llama.cpp, hf/ for transformers,
+decoded to float32: f32.gguf, f16.gguf, bf16.gguf and q8_0.gguf for llama.cpp, hf/ for transformers,
 ct2-float32/ and ct2-int8/ for CTranslate2, genai-fp32/, genai-int8/ and genai-int4/ for
 onnxruntime-genai. The last two are quantised in blocks of 32, as Q8_0 and Q4_1 are.
 """
@@ -23,10 +23,11 @@ import transformers
 
 TYPES = {
     "f32": gguf.GGMLQuantizationType.F32,
+    "f16": gguf.GGMLQuantizationType.F16,
     "bf16": gguf.GGMLQuantizationType.BF16,
     "q8_0": gguf.GGMLQuantizationType.Q8_0,
 }
-FILE_TYPES = {"f32": 0, "bf16": 32, "q8_0": 7}
+FILE_TYPES = {"f32": 0, "f16": 1, "bf16": 32, "q8_0": 7}
 # Minima as in Q4_1, and a head of 8 bits, which cannot then share its weight with the embedding.
 INT4 = ["is_symmetric=false", "matmul_mixed_precision=last_matmul:int8", "shared_embeddings=false"]
 

@@ -6,10 +6,9 @@ from typing import cast
 
 from packhorse.names import Dtype
 
-# The dtypes that can be asked for. A CPU may still lack bfloat16, and a GPU float8; then the
-# runtime raises an error.
+# The dtypes that can be asked for. A GPU may still lack float8; then the runtime raises an error.
 _DTYPES = {
-    "cpu": ("float32", "bfloat16", "int8", "stored"),
+    "cpu": ("float32", "bfloat16", "float16", "int8", "stored"),
     "cuda": ("float16", "bfloat16", "int8", "float8", "stored"),
 }
 
@@ -19,9 +18,10 @@ def dtypes_of(device: str) -> tuple[str, ...]:
     return _DTYPES.get(device.partition(":")[0], ())
 
 
-def choose_dtype(dtype: object, device: str, stored: str) -> Dtype:
-    """Returns `dtype`, or the default for weights that are stored as `stored` if it is None or
-    "auto". Other names of dtypes, and those of PyTorch, stand for ours.
+def choose_dtype(dtype: object, device: str, stored: str, generates: bool = False) -> Dtype:
+    """Returns `dtype`, or the default for weights that are stored as `stored`, in a session that
+    generates or not, if it is None or "auto". Other names of dtypes, and those of PyTorch, stand
+    for ours.
 
     Raises ValueError if `dtype` is not a dtype of any device, or if the weights are quantised for
     another dtype.
@@ -33,7 +33,7 @@ def choose_dtype(dtype: object, device: str, stored: str) -> Dtype:
     if dtype in (None, "auto"):
         from packhorse_weights.tensor import default_dtype
 
-        return cast(Dtype, default_dtype(device, stored))
+        return cast(Dtype, default_dtype(device, stored, generates))
     known = [name for name in dtypes_of(device) if name != "stored" or stored == "stored"]
     if known and not any(dtype in names for names in _DTYPES.values()):
         raise ValueError(f"unknown dtype {dtype!r:.80}; known: {', '.join(known)} on {device}")

@@ -20,6 +20,7 @@ from packhorse.arguments import (
     output_arrays,
     output_names,
 )
+from packhorse.dense_layers import DenseLayer, read_layers
 from packhorse.device import stream_handle
 from packhorse.load_options import LoadOptions, ModelPath
 from packhorse.memory import MemoryPlan
@@ -69,7 +70,17 @@ class EncoderSession(Session, generates=False):
     @classmethod
     def _open(cls, path: ModelPath, model: ModelFiles, options: LoadOptions) -> EncoderSession:
         native = _session.NativeSession.load(json.dumps(model.spec), *model.weights, options)
-        return cls(native, model.spec, options, cls._again(path, options))
+        found = cls(native, model.spec, options, cls._again(path, options))
+        if not model.spec.get("embedding", {}).get("include_prompt", True):
+            found._layers = read_layers(model)
+        return found
+
+    _layers: Sequence[DenseLayer] = ()
+
+    def layers_after_pooling(self) -> Sequence[DenseLayer]:
+        """The layers after a pooling that leaves prompts out, which is computed outside of the
+        session."""
+        return self._layers
 
     @property
     def embedding_size(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from packhorse_weights.spec import is_causal
+from packhorse_weights.spec import has_encoder_decoder, is_causal
 
 Config = Mapping[str, Any]
 _ANSWER_LABELS = ["start", "end"]
@@ -70,6 +70,8 @@ def methods_for(config: Config) -> list[str]:
     """The methods of `TextModel` that use the heads of this spec, or "embed" if there are none. A
     causal language model generates or, if it is loaded so, embeds."""
     found = [name for name, (_, fits) in _NEEDS.items() if fits(config)]
+    if has_encoder_decoder(config):
+        return ["generate", "translate", "summarize"]
     return found or (["generate", "embed"] if "lm" in _heads(config) else ["embed"])
 
 
@@ -82,6 +84,8 @@ def _describe(config: Config) -> str:
         count = f"{len(labels)} label{'s' if len(labels) > 1 else ''}"
         return f"this model gives {kind} {count} ({', '.join(labels):.120})"
     found = [needed for needed, fits in _NEEDS.values() if fits(config)]
+    if has_encoder_decoder(config):
+        return "this model makes texts of texts"
     if not found and "lm" in _heads(config):
         return "this model is a causal language model"
     return f"this model has {' and '.join(found)}" if found else "this model gives embeddings"

@@ -46,7 +46,7 @@ def plan_memory(
         files = resolve_model(model, **asked.reading())
         generates = asked.generates(model, files.spec)
         stored = files.stored_dtype
-        model = files.in_dtype(choose_dtype(dtype, device, stored)).spec
+        model = files.in_dtype(choose_dtype(dtype, device, stored, generates)).spec
     elif any(value is not None for value in asked.reading().values()):
         *names, last = READING
         raise ValueError(
@@ -55,7 +55,7 @@ def plan_memory(
         )
     elif "quantized" in model:
         stored = "stored"
-    chosen = choose_dtype(dtype, device, stored)
+    chosen = choose_dtype(dtype, device, stored, generates)
     if chosen != "stored":
         model = {name: value for name, value in model.items() if name != "quantized"}
     given = asked.of_session(chosen, generates)

@@ -18,6 +18,7 @@ Progress = Callable[[int, int | None], object] | bool
 Arguments = ParamSpec("Arguments")
 Loaded = TypeVar("Loaded")
 _EVERY_S = 0.1
+_CELLS = 24  # characters of a bar
 _LONG_S = 2.0  # for shorter calls nobody needs a bar
 
 
@@ -30,6 +31,7 @@ class ProgressBar:
         self._next_s = after_s
         self._waits = after_s > 0
         self._shown = False
+        self._length = 0  # characters of the line that is shown
 
     def __call__(self, done: int, total: int | None) -> None:
         seconds = monotonic() - self._begin
@@ -46,7 +48,8 @@ class ProgressBar:
     def write(self, text: str) -> None:
         """The line, in place of what it was."""
         self._shown = True
-        print(f"\r{text} ", end="", file=sys.stderr, flush=True)
+        print(f"\r{text.ljust(self._length)} ", end="", file=sys.stderr, flush=True)
+        self._length = len(text)
 
     def close(self) -> None:
         if self._shown:
@@ -80,9 +83,20 @@ def reporting(progress: Progress | None) -> Iterator[Callable[[int, int | None],
         yield None
 
 
+def _loaded() -> str:
+    """A bar of the weights that are there, as the runtime says."""
+    native = sys.modules.get("packhorse._native.session")
+    done, total = (0, 0) if native is None else native.load_progress()
+    if not total:
+        return ""
+    filled = _CELLS * done // total
+    bar = "#" * filled + "." * (_CELLS - filled)
+    return f" [{bar}] {100 * done // total:3} % of {total / 1e6:,.0f} MB,"
+
+
 @contextmanager
 def _waiting(what: str, asked: bool | None) -> Iterator[None]:
-    """Counts the seconds on stderr, once they are more than `_LONG_S`."""
+    """Shows a bar and counts the seconds on stderr, once they are more than `_LONG_S`."""
     if not _is_wanted(asked):
         yield
         return
@@ -94,7 +108,7 @@ def _waiting(what: str, asked: bool | None) -> Iterator[None]:
         wait_s = _LONG_S
         while not ended.wait(wait_s):
             wait_s = _EVERY_S
-            bar.write(f"{what}: {monotonic() - begin:.0f} s")
+            bar.write(f"{what}:{_loaded()} {monotonic() - begin:.0f} s")
 
     thread = Thread(target=count, daemon=True)
     thread.start()

@@ -153,8 +153,9 @@ class Session:
 
         check_device(asked.device)
         model = resolve_model(path, **asked.reading())
-        dtype = choose_dtype(asked.dtype, asked.device, model.stored_dtype)
-        kind = Session._kinds[asked.generates(path, model.spec)]
+        generates = asked.generates(path, model.spec)
+        dtype = choose_dtype(asked.dtype, asked.device, model.stored_dtype, generates)
+        kind = Session._kinds[generates]
         if issubclass(cls, kind):
             kind = cls
         elif not issubclass(kind, cls):

@@ -48,9 +48,14 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
   guard_.emplace(mapping, size_);
 }
 
+MappedFile::MappedFile(const std::string& path, void* data, size_t bytes)
+    : data_(static_cast<char*>(data)), size_(bytes), owned_(false), path_(path) {
+  guard_.emplace(data, bytes);
+}
+
 MappedFile::~MappedFile() {
   guard_.reset();
-  if (data_ != nullptr) munmap(data_, size_);
+  if (owned_ && data_ != nullptr) munmap(data_, size_);
 }
 
 void MappedFile::check() const {

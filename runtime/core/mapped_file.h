@@ -16,6 +16,8 @@ class MappedFile {
  public:
   /// Throws RuntimeError, whose message names the path and the system's reason.
   explicit MappedFile(const std::string& path);
+  /// Covers a mapping of the caller's, who unmaps it later. `path` is for messages.
+  MappedFile(const std::string& path, void* data, size_t bytes);
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;
@@ -33,6 +35,7 @@ class MappedFile {
  private:
   char* data_ = nullptr;
   size_t size_ = 0;
+  bool owned_ = true;  // whether the mapping ends with this object
   std::string path_;
   std::string identity_;
   std::optional<FaultGuard> guard_;

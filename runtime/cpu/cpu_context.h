@@ -101,18 +101,26 @@ class CpuContext final : public DeviceContext {
     pool_->parallel_for(count, [&](int64_t i, int) { body(i); });
   }
 
-  /// Throws RuntimeError unless this processor computes in `dtype`. For int8 that means with int8
-  /// weights.
-  void check_dtype(DType dtype) const {
-    if (dtype == DType::kFloat32 || dtype == DType::kInt8) return;
-    if (dtype == DType::kBFloat16) {
-      if (features_.bfloat16) return;
-      throw RuntimeError(
-          "dtype bfloat16 needs a CPU with AVX512-BF16 or AMX-BF16, which this one lacks (or "
-          "ONEDNN_MAX_CPU_ISA hides): use float32");
+  /// Returns whether dense layers take rows of `dtype`. Where they do not, a model of this dtype
+  /// has weights of it that are multiplied with float32 rows.
+  bool computes_in(DType dtype) const {
+    return dtype == DType::kFloat32 || (dtype == DType::kBFloat16 && features_.bfloat16);
+  }
+  /// Throws RuntimeError unless models can be loaded with `dtype`.
+  static void check_dtype(DType dtype) {
+    if (dtype == DType::kFloat32 || dtype == DType::kBFloat16 || dtype == DType::kFloat16 ||
+        dtype == DType::kInt8) {
+      return;
     }
-    throw RuntimeError(concat("dtype ", name_of(dtype), " is not supported on the CPU: use float32",
-                              features_.bfloat16 ? ", bfloat16" : "", " or int8"));
+    throw RuntimeError(concat("dtype ", name_of(dtype), " is not supported on the CPU: use ",
+                              "float32, bfloat16, float16 or int8"));
+  }
+  /// Throws RuntimeError unless operators take rows of `dtype`. Those other than dense layers take
+  /// bfloat16 on every processor.
+  static void check_rows(DType dtype) {
+    if (dtype == DType::kFloat32 || dtype == DType::kBFloat16) return;
+    throw RuntimeError(
+        concat("rows of ", name_of(dtype), " are not supported on the CPU: use float32"));
   }
   ThreadPool& pool() { return *pool_; }
 

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "cpu/attention/attention.h"
-#include "cpu/attention/paged_attention.h"
 #include "cpu/cca/cca.h"
 #include "cpu/cpu_backend.h"
 #include "cpu/cpu_context.h"
@@ -15,9 +14,6 @@
 #include "cpu/isa/kernels.h"
 #include "cpu/moe/moe.h"
 #include "cpu/patches/patches.h"
-#include "cpu/rowwise/kv_cache.h"
-#include "cpu/rowwise/lora.h"
-#include "cpu/rowwise/rope.h"
 #include "cpu/rowwise/rowwise.h"
 #include "cpu/sampling/sampling.h"
 
@@ -68,7 +64,7 @@ class CpuOps final : public Ops {
   /// needs of products, kernels and threads. Throws RuntimeError where the processor lacks a dtype.
   template <class Args, class Function>
   void run(std::initializer_list<DType> dtypes, const Args& args, const Function& function) {
-    for (const DType dtype : dtypes) context_.check_dtype(dtype);
+    for (const DType dtype : dtypes) CpuContext::check_rows(dtype);
     const CpuContext::Use use(context_);
     if constexpr (std::is_invocable_v<Function, Args, GemmSet&, const Kernels&, ThreadPool&>) {
       function(args, gemms_, kernels_, pool_);
@@ -115,6 +111,8 @@ class CpuOps final : public Ops {
   void do_cast(const CastArgs& args) override {
     run({args.x.dtype, args.out.dtype}, args, cpu::cast);
   }
+
+  void do_log_softmax(const LogSoftmaxArgs& args) override { run(args.x, args, cpu::log_softmax); }
 
   void do_rotation(const RotationArgs& args) override { run({}, args, cpu::rotation); }
   void do_rope(const RopeArgs& args) override { run(args.q, args, cpu::rope); }

@@ -75,6 +75,7 @@ class CudaOps final : public Ops {
   // chunk into `out`, which is zeros before.
   void pool_chunks(const SparsePoolArgs& args);
 
+  void do_log_softmax(const LogSoftmaxArgs& args) override;
   void do_cast(const CastArgs& args) override;
   void do_sample(const SampleArgs& args) override;
   void do_count_tokens(const CountTokensArgs& args) override;

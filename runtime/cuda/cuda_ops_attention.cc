@@ -9,8 +9,7 @@
 #include "cuda/attention/short/warps.h"
 #include "cuda/cuda_ops.h"
 #include "cuda/device/caps.h"
-#include "cuda/rowwise/append_kv_cache.h"
-#include "cuda/rowwise/rope.h"
+#include "cuda/rowwise/rowwise.h"
 #include "packhorse/error.h"
 
 namespace packhorse::cuda {
@@ -62,8 +61,9 @@ void check_paged_attention(const AttentionArgs& args) {
     throw InvalidArgument(concat("attention: head_dim ", args.head_dim, " is over 256"));
   }
   if (!args.mask.causal || args.term.kind == ScoreTermKind::kBucketed) {
-    throw RuntimeError(concat("attention: ", args.mask.causal ? "a bucketed term" : "a mask that is not causal",
-                              " over pages does not run on CUDA yet"));
+    throw RuntimeError(
+        concat("attention: ", args.mask.causal ? "a bucketed term" : "a mask that is not causal",
+               " over pages does not run on CUDA yet"));
   }
   const bool float8 = args.pages.keys.dtype == DType::kFloat8;
   if (args.pages.keys.dtype != args.q.dtype && !float8) {

@@ -9,7 +9,7 @@
 #include "cuda/gemm/skinny/skinny.h"
 #include "cuda/gemm/splitk/splitk_cluster.h"
 #include "cuda/gemm/w4a16/w4a16.h"
-#include "cuda/rowwise/order_columns.h"
+#include "cuda/rowwise/rowwise.h"
 #include "cuda/rowwise/sparse_pool.h"
 #include "packhorse/error.h"
 

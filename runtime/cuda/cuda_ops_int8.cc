@@ -7,7 +7,7 @@
 #include "cuda/cuda_ops.h"
 #include "cuda/device/caps.h"
 #include "cuda/gemm/int8/int8.h"
-#include "cuda/rowwise/quantize_rows.h"
+#include "cuda/rowwise/rowwise.h"
 #include "packhorse/error.h"
 
 namespace packhorse::cuda {

@@ -3,7 +3,7 @@
 
 #include "cuda/cuda_ops.h"
 #include "cuda/device/caps.h"
-#include "cuda/rowwise/lora.h"
+#include "cuda/rowwise/rowwise.h"
 
 namespace packhorse::cuda {
 

@@ -4,13 +4,7 @@
 #include "core/math.h"
 #include "cuda/cuda_ops.h"
 #include "cuda/device/caps.h"
-#include "cuda/rowwise/activate.h"
-#include "cuda/rowwise/cast.h"
-#include "cuda/rowwise/embedding.h"
-#include "cuda/rowwise/norm.h"
-#include "cuda/rowwise/norm_float8.h"
-#include "cuda/rowwise/pool.h"
-#include "cuda/rowwise/unfold.h"
+#include "cuda/rowwise/rowwise.h"
 
 namespace packhorse::cuda {
 
@@ -81,6 +75,13 @@ void CudaOps::do_pool(const PoolArgs& args) {
   check_vectors("pool", "x", read);
   const DeviceGuard guard(device_);
   launch_pool(args, stream_);
+}
+
+void CudaOps::do_log_softmax(const LogSoftmaxArgs& args) {
+  check_compute("log_softmax", args.x.dtype);
+  to_int32("log_softmax", "rows", args.x.rows());
+  const DeviceGuard guard(device_);
+  launch_log_softmax(args, stream_);
 }
 
 void CudaOps::do_cast(const CastArgs& args) {

@@ -1,7 +1,6 @@
 // The operators of generation.
 #include "cuda/cuda_ops.h"
 #include "cuda/device/caps.h"
-#include "cuda/sampling/begin_step.h"
 #include "cuda/sampling/sampling.h"
 
 namespace packhorse::cuda {

@@ -15,7 +15,7 @@
 #include "cuda/gemm/gemm.h"
 #include "cuda/gemm/int8/int8.h"
 #include "cuda/gemm/w4a16/layout.h"
-#include "cuda/rowwise/cast.h"
+#include "cuda/rowwise/rowwise.h"
 #include "ops/linear_packer.h"
 #include "packhorse/error.h"
 

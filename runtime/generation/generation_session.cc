@@ -41,14 +41,15 @@ class EngineSession final : public GenerationSession {
       std::span<const std::vector<int32_t>> sources) override {
     check_process(process_);
     if (!sources.empty() && sources.size() != prompts.size()) {
-      throw InvalidArgument(concat("there are ", sources.size(), " sources, expected one for each of ",
-                                   prompts.size(), " prompts"));
+      throw InvalidArgument(concat("there are ", sources.size(),
+                                   " sources, expected one for each of ", prompts.size(),
+                                   " prompts"));
     }
     std::vector<std::unique_ptr<Job>> jobs;
     std::vector<std::shared_ptr<GenerationRequest>> requests;
     for (size_t i = 0; i < prompts.size(); ++i) {
-      jobs.push_back(make(prompts[i], sampling,
-                          sources.empty() ? std::span<const int32_t>() : sources[i]));
+      jobs.push_back(
+          make(prompts[i], sampling, sources.empty() ? std::span<const int32_t>() : sources[i]));
       requests.push_back(jobs.back()->request);
     }
     try {

@@ -48,7 +48,8 @@ void check_weight(const char* op, const char* name, const LinearWeight& weight, 
     fail(op, concat(name, weight.groups.ordered ? " has no input_order, expected one"
                                                 : " has an input_order, expected none"));
   }
-  if (weight.dtype != DType::kInt8 && !weight.groups && dtype != weight.dtype) {
+  if (weight.dtype != DType::kInt8 && !weight.groups && !is_widened(weight.dtype, dtype) &&
+      dtype != weight.dtype) {
     fail(op, concat(name, " is ", name_of(weight.dtype), ", the input is ", name_of(dtype)));
   }
 }

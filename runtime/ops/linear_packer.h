@@ -15,6 +15,8 @@ enum class ScaleGranularity : uint8_t { kNone, kOutputFeature, kGroup };
 
 /// The dtypes in which a dense layer is stored and computed.
 struct LinearFormat {
+  /// A 16-bit weight with float32 inputs is converted to float32 when it is read, so that results
+  /// are those of a float32 weight of the same numbers, bit for bit.
   DType weight = DType::kFloat32;
   DType compute = DType::kFloat32;  // dtype of inputs and outputs
   ScaleGranularity scales = ScaleGranularity::kNone;
@@ -25,7 +27,9 @@ struct LinearFormat {
 
   bool quantized() const { return scales != ScaleGranularity::kNone; }
   /// The format of layers of the same model that are not quantised.
-  LinearFormat plain() const { return {compute, compute, ScaleGranularity::kNone, {}}; }
+  LinearFormat plain() const {
+    return {quantized() ? compute : weight, compute, ScaleGranularity::kNone, {}};
+  }
 };
 
 class PACKHORSE_API LinearPacker {
@@ -35,6 +39,9 @@ class PACKHORSE_API LinearPacker {
   /// The format of the dense layers of a model that is loaded with `dtype`. Throws RuntimeError if
   /// the device does not support it, saying what the device lacks.
   virtual LinearFormat format(DType dtype) const = 0;
+
+  /// The format of a model with a language model head, whose results depend more on rounding.
+  virtual LinearFormat lm_format(DType dtype) const { return format(dtype); }
 
   /// The format of a layer whose weights are quantised in `groups`, in a model that computes in
   /// `compute`. Throws RuntimeError if the device has no kernels for it.
@@ -53,6 +60,17 @@ class PACKHORSE_API LinearPacker {
   /// Packs a weight that is quantised in the groups of `format` already.
   virtual void pack_groups(const GroupedWeight& weight, int64_t in_features, int64_t out_features,
                            const LinearFormat& format, void* packed) = 0;
+  /// The number of output features that are packed apart from others: a packed weight is a sequence
+  /// of parts of so many each. 0: a weight of this format is packed as a whole.
+  virtual int64_t features_apart(const LinearFormat& format) const;
+  /// Packs output features [first, first + count) of a weight, of which `rows` has only these.
+  /// `first` is a multiple of features_apart, and `count` is one except at the end of the weight.
+  /// May be called from within DeviceContext::for_each.
+  virtual void pack_rows(const float* rows, int64_t first, int64_t count, int64_t in_features,
+                         const LinearFormat& format, void* packed);
+  /// Packs some output features of a weight that is quantised in the groups of `format`.
+  virtual void pack_group_rows(const GroupedWeight& rows, int64_t first, int64_t count,
+                               int64_t in_features, const LinearFormat& format, void* packed);
   /// Packs a weight that lies on the device into a format that is not quantised. Only devices with
   /// a DeviceIo implement this.
   virtual void pack_on_device(const TensorView& weight, const LinearFormat& format, void* packed);

@@ -97,6 +97,7 @@ class PACKHORSE_API Ops {
   void pool(const PoolArgs& args);
   void sparse_pool(const SparsePoolArgs& args);
   void cast(const CastArgs& args);
+  void log_softmax(const LogSoftmaxArgs& args);
   void sample(const SampleArgs& args);
   void count_tokens(const CountTokensArgs& args);
   void begin_step(const BeginStepArgs& args);
@@ -132,6 +133,7 @@ class PACKHORSE_API Ops {
   virtual void do_pool(const PoolArgs& args) = 0;
   virtual void do_sparse_pool(const SparsePoolArgs& args) = 0;
   virtual void do_cast(const CastArgs& args) = 0;
+  virtual void do_log_softmax(const LogSoftmaxArgs& args) = 0;
   virtual void do_sample(const SampleArgs& args) = 0;
   virtual void do_count_tokens(const CountTokensArgs& args) = 0;
   virtual void do_begin_step(const BeginStepArgs& args) = 0;

@@ -113,4 +113,12 @@ void Ops::cast(const CastArgs& args) {
   if (args.out.rows() > 0) do_cast(args);
 }
 
+void Ops::log_softmax(const LogSoftmaxArgs& args) {
+  const char* op = "log_softmax";
+  check_compute_dtype(op, "x", args.x);
+  check_matrix(op, "out", args.out, args.x.rows(), args.x.columns());
+  check_dtype_is(op, "out", args.out, DType::kFloat32);
+  if (args.x.size() > 0) do_log_softmax(args);
+}
+
 }  // namespace packhorse

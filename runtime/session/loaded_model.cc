@@ -63,7 +63,8 @@ LoadedModel open_model(const std::string& spec_json, const SessionOptions& optio
     throw RuntimeError(concat("this model takes images, for which ", name_of(options.device),
                               " has no kernels: load it on the device cpu"));
   }
-  model.precision = precision_of(options.dtype, *model.backend.packer);
+  model.precision =
+      precision_of(options.dtype, model.spec.heads.lm.has_value(), *model.backend.packer);
   model.precision.groups = model.spec.quantized;
   return model;
 }

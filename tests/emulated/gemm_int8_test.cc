@@ -2,7 +2,7 @@
 // epilogue makes of these. The main loop is CUTLASS's, and is not emulated.
 #include "core/int8.h"
 #include "cuda/gemm/int8/int8.h"
-#include "cuda/rowwise/quantize_rows.h"
+#include "cuda/rowwise/rowwise.h"
 #include "emulated_stream.h"
 #include "emulated_test.h"
 

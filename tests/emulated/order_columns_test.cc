@@ -1,6 +1,5 @@
 // Rows whose columns are put into another order: exactly, and no row beyond the count.
-#include "cuda/rowwise/order_columns.h"
-
+#include "cuda/rowwise/rowwise.h"
 #include "emulated_stream.h"
 #include "emulated_test.h"
 

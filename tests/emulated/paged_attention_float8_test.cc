@@ -5,7 +5,7 @@
 
 #include "core/float8.h"
 #include "cuda/attention/paged/paged.h"
-#include "cuda/rowwise/append_kv_cache.h"
+#include "cuda/rowwise/rowwise.h"
 #include "emulated_stream.h"
 #include "emulated_test.h"
 

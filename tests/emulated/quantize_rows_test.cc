@@ -1,6 +1,5 @@
 // Rows of bytes: exactly those of the CPU's arithmetic, whatever the width.
-#include "cuda/rowwise/quantize_rows.h"
-
+#include "cuda/rowwise/rowwise.h"
 #include "emulated_stream.h"
 #include "emulated_test.h"
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable
@@ -31,6 +32,7 @@ else:
 with instrumented:
     import packhorse_weights
     from packhorse_weights import CheckpointError, inspect_checkpoint
+    from packhorse_weights.formats.ctranslate2_model import open_ctranslate2
     from packhorse_weights.formats.gguf.model import open_generation, open_gguf, open_tokenizer
     from packhorse_weights.formats.safetensors import read_safetensors
     from packhorse_weights.formats.torch.file import read_torch
@@ -61,6 +63,16 @@ def _write(name: str, data: bytes) -> Path:
     path = ROOM / name
     path.write_bytes(data)
     return path
+
+
+def _ctranslate2(data: bytes) -> None:
+    folder = ROOM / "ctranslate2"
+    if not folder.exists():
+        golden = Path(__file__).resolve().parents[1] / "golden/ctranslate2/marian-int8"
+        shutil.copytree(golden, folder)
+    (folder / "model.bin").write_bytes(data)
+    for tensor in open_ctranslate2(folder / "model.bin").tensors.values():
+        assert tensor.data.shape == tensor.shape
 
 
 def _gguf(data: bytes) -> None:
@@ -114,6 +126,7 @@ def _folder(data: bytes) -> None:
 
 
 READERS: dict[str, Callable[[bytes], None]] = {
+    "ctranslate2": _ctranslate2,
     "folder": _folder,
     "gguf": _gguf,
     "pickle": _pickle,
@@ -123,6 +136,7 @@ READERS: dict[str, Callable[[bytes], None]] = {
 }
 # The modules whose lines are counted.
 MODULES = {
+    "ctranslate2": ("formats.ctranslate2",),
     "folder": (
         "architectures.",
         "checkpoint",

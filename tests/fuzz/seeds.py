@@ -56,6 +56,15 @@ def _folder(folder: Path) -> None:
         (folder / name).write_bytes(b"\0".join(texts))
 
 
+def _ctranslate2(folder: Path) -> None:
+    from test_ctranslate2_file import CASES
+
+    for path in sorted((GOLDEN / "ctranslate2").glob("*/model.bin")):
+        (folder / path.parent.name).write_bytes(path.read_bytes())
+    for name, (data, _) in CASES.items():
+        (folder / name.replace(" ", "-")).write_bytes(data)
+
+
 def _gguf(folder: Path) -> None:
     from test_gguf_file import CASES, array, entry, gguf, tensor, text, u32
 
@@ -103,6 +112,7 @@ SEEDS = {
     "cpp_packed_tokens": _packed_tokens,
     "cpp_safetensors": _safetensors,
     "cpp_spec": _specs,
+    "ctranslate2": _ctranslate2,
     "folder": _folder,
     "gguf": _gguf,
     "pickle": _pickle,

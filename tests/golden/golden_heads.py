@@ -194,4 +194,7 @@ MODELS_WITH_HEADS: tuple[Case, ...] = (
     Case("megatron-bert", "megatron-bert", pooling="cls", lengths=(17, 1, 40, 2)),
     classifier("megatron-bert-sequence", "megatron-bert", "sequence", _ODD),
     masked_lm("megatron-bert-predictions", "megatron-bert"),
+    classifier("bert-next-sentence", "bert", "next"),
+    classifier("bert-choice", "bert", "choice"),
+    classifier("roberta-choice", "roberta", "choice"),
 )

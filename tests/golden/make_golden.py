@@ -53,6 +53,8 @@ HEADS = {
     "sequence": transformers.AutoModelForSequenceClassification,
     "tokens": transformers.AutoModelForTokenClassification,
     "answers": transformers.AutoModelForQuestionAnswering,
+    "choice": transformers.AutoModelForMultipleChoice,
+    "next": transformers.AutoModelForNextSentencePrediction,
 }
 
 
@@ -140,6 +142,8 @@ def run(
         if pooler:
             pooled.append(output.pooler_output[0])
         if model is not None:
+            if type(model).__name__.endswith("ForMultipleChoice"):
+                inputs = {name: value[:, None] for name, value in inputs.items()}
             output = model(**inputs)
             if "start_logits" in output:
                 logits.append(torch.stack([output.start_logits[0], output.end_logits[0]], 1))

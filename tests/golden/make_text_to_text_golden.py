@@ -11,7 +11,7 @@ golden.npz beside each model holds, for sources that were each run alone in floa
     logits                   [sum of targets, vocabulary] after each of these
     greedy, greedy_cu        new tokens of the most probable continuation without a repeated pair
                              (no_repeat_ngram_size 2), NEW of them or up to eos
-    beams, beams_cu          the same of beam search with 4 beams, length_penalty 0.8, early_stopping
+    beams, beams_cu          the same of beam search: 4 beams, length_penalty 0.8, early_stopping
     beam_scores              sums of log-probabilities / length^length_penalty
 """
 

@@ -115,6 +115,17 @@ def test_embed(precision: Precision, random: Generator, lengths: list[int], size
     )
 
 
+@pytest.mark.parametrize("columns", [1, 33, 512, 1000, 151936])
+def test_log_softmax(precision: Precision, random: Generator, columns: int) -> None:
+    for rows in (0, 1, 70):
+        x = precision.normal(random, rows, columns) * 4
+        actual = ops.log_softmax(to_host(x), **precision.options())
+        expected = torch.log_softmax(precision.round(x).double(), -1).cpu().numpy()
+        np.testing.assert_allclose(actual, expected, rtol=2e-6, atol=2e-6)
+        alone = ops.log_softmax(to_host(x[-1:]), **precision.options())
+        np.testing.assert_array_equal(actual[-1:], alone)
+
+
 def check_pool(
     precision: Precision, random: Generator, lengths: list[int], size: int, pooling: str
 ) -> None:

@@ -20,12 +20,14 @@ from packhorse_weights.classifier import (
 from packhorse_weights.config import Config, language_part
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.files import has_file, read_json
+from packhorse_weights.formats.ctranslate2_model import find_ctranslate2, open_ctranslate2
 from packhorse_weights.formats.gguf.file import GgufFile
 from packhorse_weights.formats.gguf.model import find_gguf, open_gguf
 from packhorse_weights.formats.quantized.float8 import FLOAT8
 from packhorse_weights.formats.quantized.folder import named_weights, open_quantized
 from packhorse_weights.formats.safetensors import read_safetensors
 from packhorse_weights.hub.cache import find_model
+from packhorse_weights.layout import weight_shapes
 from packhorse_weights.naming import find_prefix, map_layers, map_names
 from packhorse_weights.quantization.per_channel import QUANTIZED_DTYPES, float8_tensors
 from packhorse_weights.quantization.stored import (
@@ -123,9 +125,9 @@ class Checkpoint:
         found = stored_spec(self.spec, self._used) if dtype == STORED else None
         return _with_table(self.spec if found is None else found, self.table_dtype, dtype)
 
-    def default_dtype(self, device: str) -> str:
+    def default_dtype(self, device: str, generates: bool = False) -> str:
         """The dtype of a session that is not asked for another: see `tensor.default_dtype`."""
-        return default_dtype(device, self.stored_dtype)
+        return default_dtype(device, self.stored_dtype, generates)
 
 
 @dataclass(frozen=True)
@@ -284,6 +286,20 @@ def _open_static(root: Path, folder: Path, file: Path | None) -> Checkpoint:
     )
 
 
+def _open_ctranslate2(path: Path) -> Checkpoint:
+    model = open_ctranslate2(path)
+    return Checkpoint(
+        model.spec,
+        {name: name for name in weight_shapes(model.spec)},
+        model.tensors,
+        [path],
+        "ctranslate2",
+        path.parent,
+        converted=False,
+        pooling_reason="it is read for text to text",
+    )
+
+
 def _open(path: Path, reranker: Reranker | None, tower: str | None) -> Checkpoint:
     """Opens a checkpoint in the format that its files have."""
     if tower == "text" and has_file(path / TEXT_TOWER / "packhorse.json"):
@@ -310,6 +326,11 @@ def _open(path: Path, reranker: Reranker | None, tower: str | None) -> Checkpoin
         if reranker is not None:
             raise CheckpointError(f"{root}: reranker: a table of embeddings scores no pairs")
         return _open_static(root, static, file)
+
+    if gguf is None and (found := find_ctranslate2(root, file)) is not None:
+        if reranker is not None:
+            raise CheckpointError(f"{root}: reranker: a model that translates scores no pairs")
+        return _open_ctranslate2(found)
 
     modules = known_modules(root)
     folder = model_folder(root)

@@ -162,12 +162,19 @@ def child(folder: Path, name: object, what: str) -> Path:
     return folder / path
 
 
-def map_file(path: Path) -> mmap.mmap:
+class MappedFile(mmap.mmap):
+    """A mapping that knows its `path`, for messages of those who read it."""
+
+    path: Path
+
+
+def map_file(path: Path) -> MappedFile:
     """Maps a whole file read-only. It stays mapped as long as a view of it is alive. Where it lies
     is for the caller to check, by `has_file`, unless the path comes from outside of the model."""
     with open_file(path) as file:
         if os.fstat(file.fileno()).st_size == 0:
             raise CheckpointError(f"{path}: the file is empty")
-        buffer = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        buffer = MappedFile(file.fileno(), 0, access=mmap.ACCESS_READ)
+    buffer.path = path
     refuse_lfs_pointer(path, buffer[: len(_LFS_POINTER)])
     return buffer

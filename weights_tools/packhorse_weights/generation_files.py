@@ -12,6 +12,7 @@ from packhorse_weights.checkpoint import embeds_by_files, model_folder
 from packhorse_weights.config import Config, language_part, optional_config
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.files import files_below, has_file, read_bytes
+from packhorse_weights.formats.ctranslate2_model import ctranslate2_settings, find_ctranslate2
 from packhorse_weights.formats.gguf.model import find_gguf, open_generation
 from packhorse_weights.generation_settings import older_fields, read_settings
 from packhorse_weights.hub.cache import find_model
@@ -21,18 +22,34 @@ from packhorse_weights.tokenizers.settings import chat_tokens
 from packhorse_weights.tokenizers.special_tokens import SpecialTokens
 from packhorse_weights.vocabulary import why_no_lm_head
 
+TASKS = "task_specific_params"
+
 
 @dataclass(frozen=True)
 class GenerationFiles:
     """Settings of generation in a model's files. eos_ids: tokens that end a text. defaults:
     settings, as `read_settings` names them. chat_templates: by name, Jinja; the usual one is
     "default". special_tokens: texts by the names that chat templates give them, such as
-    "bos_token"."""
+    "bos_token". decoder_start: token with which a decoder begins that has an encoder. tasks:
+    `task_specific_params` of config.json, as they stand there (`task_settings`)."""
 
     eos_ids: tuple[int, ...] = ()
     defaults: Mapping[str, Any] = field(default_factory=dict)
     chat_templates: Mapping[str, str] = field(default_factory=dict)
     special_tokens: Mapping[str, Any] = field(default_factory=dict)
+    decoder_start: int | None = None
+    tasks: Mapping[str, Any] = field(default_factory=dict)
+    where: str = ""  # the file of the tasks
+
+    def task_settings(self, name: str) -> tuple[str, dict[str, Any]]:
+        """(the text that a task puts before another, its settings as `read_settings` names them);
+        nothing for a task that the files do not name. Raises CheckpointError."""
+        found = self.tasks.get(name)
+        if not isinstance(found, dict):
+            return "", {}
+        task = Config(found, f"{self.where}: task_specific_params: {name}")
+        prefix = found.get("prefix")
+        return prefix if isinstance(prefix, str) else "", read_settings(task)
 
 
 def generates(
@@ -101,7 +118,26 @@ def read_generation(
         read_settings(generation) if settings else {},
         _chat_templates(folder, tokenizer),
         _special_tokens(folder),
+        _decoder_start(generation, optional_config(folder / "config.json")),
+        _tasks(folder),
+        str(folder / "config.json"),
     )
+
+
+def _decoder_start(generation: Config, config: Config) -> int | None:
+    """The token with which a decoder begins; as in transformers, that of the beginning of a text
+    where no file names it."""
+    for name in ("decoder_start_token_id", "bos_token_id"):
+        for one in (generation, config):
+            if one.fields.get(name) is not None:
+                return one.tokens(name, low=0)
+    return None
+
+
+def _tasks(folder: Path) -> dict[str, Any]:
+    found = optional_config(folder / "config.json").fields.get(TASKS)
+    found = optional_config(folder / "generation_config.json").fields.get(TASKS, found)
+    return found if isinstance(found, dict) else {}
 
 
 def generation_config(path: Path) -> dict[str, Any] | None:
@@ -110,11 +146,16 @@ def generation_config(path: Path) -> dict[str, Any] | None:
     itself; or what a GGUF file says in place of both. None if a folder says nothing."""
     if path.is_file():
         return open_generation(path)[0]
+    if (converted := find_ctranslate2(path)) is not None:
+        return ctranslate2_settings(converted)
     file = path / "generation_config.json"
     config = optional_config(path / "config.json").fields
     fields = optional_config(file).fields if has_file(file) else older_fields(config)
     ends = config.get("eos_token_id")
     found = {**fields, "eos_token_id": fields.get("eos_token_id", ends)}
+    for name in ("decoder_start_token_id", TASKS):  # a converted folder has no config.json
+        if config.get(name) is not None:
+            found.setdefault(name, config[name])
     return found if has_file(file) or fields or ends is not None else None
 
 

@@ -21,6 +21,7 @@ _INTEGERS = (
     "top_k",
     "num_beams",
     "no_repeat_ngram_size",
+    "encoder_no_repeat_ngram_size",
     "forced_bos_token_id",
 )
 # Settings of any form; whoever runs them checks it.
@@ -45,7 +46,6 @@ _REFUSED: Mapping[str, tuple[object, ...]] = {
     "constraints": (),
     "diversity_penalty": (0,),
     "dola_layers": (),
-    "encoder_no_repeat_ngram_size": (0,),
     "encoder_repetition_penalty": (1,),
     "force_words_ids": (),
     "forced_decoder_ids": (),
@@ -67,6 +67,7 @@ _REFUSED_WITHOUT_BOTH: Mapping[str, tuple[object, ...]] = {"penalty_alpha": (0,)
 
 FIELDS = frozenset(
     {
+        "decoder_start_token_id",
         "do_sample",
         "length_penalty",
         *_NUMBERS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,12 +32,33 @@ WEIGHT_DTYPES = ("float32", "float16", "bfloat16")
 BLOCK = 1 << 22  # elements cast at a time: bounds the temporaries of a large table
 
 
+class FileBlocks(NamedTuple):
+    """A tensor as a file holds it quantised, in blocks that the runtime decodes itself.
+
+    kind: as ggml names it. data: uint8 [rows, bytes of a row], C-contiguous. shape: that of the
+    values. row_order: None, or int32 [rows]: row i of the tensor is row row_order[i] of `data`,
+    where all dimensions but the last are counted as one.
+    """
+
+    kind: str
+    data: NDArray[np.uint8]
+    shape: tuple[int, ...]
+    row_order: NDArray[np.int32] | None
+
+
 @dataclass(frozen=True, slots=True)
 class Tensor:
     """`data` holds the payload as PAYLOADS[dtype]; it may be a read-only view of a file."""
 
     data: NDArray[Any]
     dtype: str
+
+    is_made: ClassVar[bool] = False  # True: `data` is made each time that it is asked for
+
+    @property
+    def file_blocks(self) -> FileBlocks | None:
+        """The blocks of a file that `data` is made of, for those who can read them."""
+        return None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -73,6 +94,7 @@ class LazyTensor(Tensor):
 
     __slots__ = ("_make", "_shape", "_stored")
 
+    is_made: ClassVar[bool] = True
     _make: Callable[[], NDArray[Any]]
     _shape: tuple[int, ...]
     _stored: tuple[str, int]
@@ -102,17 +124,19 @@ class LazyTensor(Tensor):
         return self._stored
 
 
-def default_dtype(device: str, stored: str = "float32") -> str:
+def default_dtype(device: str, stored: str = "float32", generates: bool = False) -> str:
     """The dtype of a session that is not asked for one.
 
     It is int8 or float8 if the weights are quantised to it. Otherwise it is, on the CPU, "stored"
-    for weights that are quantised in groups, else float32; on CUDA bfloat16 if the weights are
-    stored in it, else float16. stored: `Checkpoint.stored_dtype`.
+    for weights that are quantised in groups; that of 16-bit weights in a session that generates,
+    whose steps take as long as reading them; else float32. On CUDA it is bfloat16 if the weights
+    are stored in it, else float16. stored: `Checkpoint.stored_dtype`.
     """
     if stored in ("int8", "float8"):
         return stored
     if not device.startswith("cuda"):
-        return "stored" if stored == "stored" else "float32"
+        kept = ("stored", "bfloat16", "float16") if generates else ("stored",)
+        return stored if stored in kept else "float32"
     return "bfloat16" if stored == "bfloat16" else "float16"
 
 

@@ -10,7 +10,7 @@ from packhorse_weights.files import child, has_file, read_json
 from packhorse_weights.formats.safetensors import read_safetensors
 from packhorse_weights.tensor import Tensor
 
-Format = Literal["safetensors", "torch", "gguf"]
+Format = Literal["safetensors", "torch", "gguf", "ctranslate2"]
 _TORCH_SUFFIXES = (".bin", ".pt", ".pth")
 # The forms in order of preference: the runtime itself can map safetensors.
 WEIGHT_FILES = (

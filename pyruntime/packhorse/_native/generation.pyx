@@ -332,7 +332,7 @@ cdef class NativeGenerationSession:
             request.request = deref(session).submit(prompt, settings, timeout_s, read)
         return request
 
-    def submit_all(self, list prompts, sampling, double timeout_s, submitted_to, list sources=[]):
+    def submit_all(self, list prompts, sampling, double timeout_s, submitted_to, sources=()):
         """Submits several prompts at once, and appends their requests to `submitted_to`, before an
         interrupt can be raised in the caller, who is to cancel them then. `sources`: one for each
         prompt, or none."""

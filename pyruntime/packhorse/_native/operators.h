@@ -206,6 +206,15 @@ class Operators {
     return call.get(args.out);
   }
 
+  py::object log_softmax(Stream stream, const Floats& x) {
+    Call call(shared_, dtype_, stream);
+    LogSoftmaxArgs args;
+    args.x = call.put("x", x);
+    args.out = call.matrix(args.x.rows(), args.x.columns(), DType::kFloat32);
+    ops().log_softmax(args);
+    return call.get(args.out);
+  }
+
   py::object pool(Stream stream, const Floats& x, const Ints& cu_seqlens,
                   const std::string& pooling, bool normalize) {
     Call call(shared_, dtype_, stream);

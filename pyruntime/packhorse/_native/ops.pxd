@@ -76,14 +76,16 @@ cdef extern from "packhorse/_native/operators.h" namespace "packhorse":
         object append_kv_cache(optional[uintptr_t], PageArrays, Floats, Floats, IntArray, IntArray,
                                IntArray, int) except +
         object paged_attention(optional[uintptr_t], Floats, PageArrays, IntArray, IntArray,
-                               IntArray, int, int, float, int, float, optional[Floats],
-                               optional[Floats], optional[Floats]) except +
+                               IntArray, int, int, float, cpp_bool, int, float,
+                               optional[Floats], optional[Floats], optional[Floats],
+                               optional[Floats]) except +
         object attention(optional[uintptr_t], Floats, Floats, Floats, Ints, Ints, int, int, float,
                          cpp_bool, int, int, optional[Floats], optional[Floats], int, cpp_bool,
                          optional[Floats], optional[Floats], int) except +
         object norm(optional[uintptr_t], Floats, Norm, optional[Floats], string) except +
         object embed(optional[uintptr_t], Ints, Ints, Floats, optional[Floats], optional[Floats],
                      optional[Ints], optional[Ints], int64_t, optional[Norm]) except +
+        object log_softmax(optional[uintptr_t], Floats) except +
         object pool(optional[uintptr_t], Floats, Ints, string, cpp_bool) except +
         object sparse_pool(optional[uintptr_t], Floats, Floats, optional[Floats], Ints, cpp_bool,
                            cpp_bool) except +

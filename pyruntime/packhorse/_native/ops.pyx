@@ -132,13 +132,15 @@ cdef class Operators:
                                            num_kv_heads)
 
     def paged_attention(self, stream, q, tuple pages not None, cu_seqlens, table, kv_lens,
-                        int num_heads, int num_kv_heads, float scale, int window_left,
-                        float soft_cap, alibi_slopes, k, v):
+                        int num_heads, int num_kv_heads, float scale, bint causal,
+                        int window_left, float soft_cap, alibi_slopes, distance_bias, k, v):
         return self._get().paged_attention(on(stream), Floats(q), page_arrays(pages),
                                            IntArray(cu_seqlens), IntArray(table),
                                            IntArray(kv_lens), num_heads, num_kv_heads, scale,
-                                           window_left, soft_cap, maybe[Floats](alibi_slopes),
-                                           maybe[Floats](k), maybe[Floats](v))
+                                           causal, window_left, soft_cap,
+                                           maybe[Floats](alibi_slopes),
+                                           maybe[Floats](distance_bias), maybe[Floats](k),
+                                           maybe[Floats](v))
 
     def attention(self, stream, q, k, v, cu_seqlens_q, cu_seqlens_k, int num_heads,
                   int num_kv_heads, float scale, bint causal, int window_left, int window_right,
@@ -161,6 +163,9 @@ cdef class Operators:
                                  maybe[Floats](position), maybe[Floats](type),
                                  maybe[Ints](type_ids), maybe[Ints](position_ids), position_offset,
                                  maybe_norm(norm))
+
+    def log_softmax(self, stream, x):
+        return self._get().log_softmax(on(stream), Floats(x))
 
     def pool(self, stream, x, cu_seqlens, str pooling not None, bint normalize):
         return self._get().pool(on(stream), Floats(x), Ints(cu_seqlens), pooling.encode(),

@@ -40,7 +40,7 @@ inline TensorView put_scales(Call& call, const char* name, const Floats& array) 
 // Checks what kernels read without a look: the pages that lie in sight of the last tokens.
 inline PagedKvCache put_pages(Call& call, const PageArrays& arrays, const IntArray& table,
                               const IntArray& kv_lens, const IntArray& cu_seqlens, int num_kv_heads,
-                              int window_left) {
+                              int window_left, bool causal = true) {
   PagedKvCache pages;
   if (arrays.key_scales && arrays.value_scales) {
     pages.keys = put_float8(call, "keys", arrays.keys);
@@ -61,7 +61,7 @@ inline PagedKvCache put_pages(Call& call, const PageArrays& arrays, const IntArr
   for (int64_t b = 0; b < sequences; ++b) {
     const int64_t q_len = cu_seqlens.at(b + 1) - cu_seqlens.at(b);
     const int64_t kv_len = kv_lens.at(b);
-    if (kv_len < q_len || kv_len > pages.table_stride * kPageTokens) {
+    if (kv_len < (causal ? q_len : 0) || kv_len > pages.table_stride * kPageTokens) {
       throw InvalidArgument(concat("kv_lens[", b, "] is ", kv_len, ", expected ", q_len, " to ",
                                    pages.table_stride * kPageTokens, ": ", q_len,
                                    " new tokens, and a table of ", pages.table_stride, " pages"));
@@ -121,8 +121,9 @@ inline py::object append_kv_cache(Call& call, Ops& ops, const PageArrays& arrays
 inline py::object paged_attention(Call& call, Ops& ops, const Floats& q, const PageArrays& arrays,
                                   const IntArray& cu_seqlens, const IntArray& table,
                                   const IntArray& kv_lens, int num_heads, int num_kv_heads,
-                                  float scale, int window_left, float soft_cap,
+                                  float scale, bool causal, int window_left, float soft_cap,
                                   const std::optional<Floats>& alibi_slopes,
+                                  const std::optional<Floats>& by_distance,
                                   const std::optional<Floats>& k, const std::optional<Floats>& v) {
   AttentionArgs args;
   args.q = call.put("q", q);
@@ -130,14 +131,24 @@ inline py::object paged_attention(Call& call, Ops& ops, const Floats& q, const P
   args.keys.num_sequences = args.queries.num_sequences;
   args.num_heads = num_heads;
   args.num_kv_heads = num_kv_heads;
-  args.pages = put_pages(call, arrays, table, kv_lens, cu_seqlens, num_kv_heads, window_left);
+  args.pages =
+      put_pages(call, arrays, table, kv_lens, cu_seqlens, num_kv_heads, window_left, causal);
   args.head_dim = static_cast<int32_t>(args.pages.keys.columns());
   args.scale = scale;
-  args.mask = {.causal = true, .window_left = window_left};
+  args.mask = {.causal = causal, .window_left = window_left};
   args.soft_cap = soft_cap;
   if (alibi_slopes) {
     args.term.kind = ScoreTermKind::kAlibi;
     args.term.slopes = call.put_vector("alibi_slopes", alibi_slopes, num_heads);
+  }
+  if (by_distance) {
+    const auto [heads, distances] = shape_of_matrix("distance_bias", *by_distance);
+    if (heads != num_heads || distances < 2) {
+      throw InvalidArgument("distance_bias: expected [num_heads, distances], two or more");
+    }
+    args.term.kind = ScoreTermKind::kBucketed;
+    args.term.max_distance = static_cast<int32_t>(distances - 1);
+    args.term.by_distance = call.put_floats("distance_bias", *by_distance);
   }
   if (k && v) {
     args.k = call.put("k", *k);

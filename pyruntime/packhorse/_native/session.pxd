@@ -1,5 +1,5 @@
 # Declares the public C++ API (runtime/include/packhorse) for Cython.
-from libc.stdint cimport int32_t, int64_t, uintptr_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uintptr_t
 from libcpp cimport bool as cpp_bool
 from libcpp.map cimport map as cpp_map
 from libcpp.memory cimport shared_ptr, unique_ptr
@@ -59,6 +59,14 @@ cdef extern from "packhorse/cpu_profile.h" namespace "packhorse" nogil:
     vector[pair[string, double]] c_stop_cpu_profile "packhorse::stop_cpu_profile"()
 
 
+cdef extern from "packhorse/load_progress.h" namespace "packhorse" nogil:
+    cdef cppclass LoadProgress:
+        size_t done
+        size_t total
+
+    LoadProgress c_load_progress "packhorse::load_progress"()
+
+
 cdef extern from "packhorse/_native/signals.h" namespace "packhorse::signals" nogil:
     cpp_bool on_main_thread()
     void begin_run()
@@ -69,6 +77,26 @@ cdef extern from "packhorse/weight_source.h" namespace "packhorse" nogil:
     cdef cppclass WeightSource:
         pass
 
+    cdef cppclass BlockKind:
+        pass
+
+    BlockKind parse_block_kind(const string&) except +
+
+    cdef cppclass TensorBlocks:
+        const uint8_t* data
+        BlockKind kind
+        int rank
+        int64_t[4] shape
+        vector[int32_t] row_order
+
+    cdef cppclass FileMapping:
+        void* data
+        size_t bytes
+        string path
+
+    unique_ptr[WeightSource] borrow_tensors(cpp_map[string, TensorView],
+                                            cpp_map[string, TensorBlocks],
+                                            const vector[FileMapping]&) except +
     unique_ptr[WeightSource] open_safetensors(const vector[string]&) except +
     unique_ptr[WeightSource] rename_tensors(unique_ptr[WeightSource],
                                             cpp_map[string, string]) except +
@@ -76,8 +104,9 @@ cdef extern from "packhorse/weight_source.h" namespace "packhorse" nogil:
 
 cdef extern from "packhorse/_native/tensors.h" namespace "packhorse" nogil:
     cdef cppclass MadeTensors(WeightSource):
-        MadeTensors(void*, cpp_bool (*)(void*, const string&, TensorView&) except False,
-                    vector[string])
+        MadeTensors(unique_ptr[WeightSource], void*,
+                    cpp_bool (*)(void*, const string&, TensorView&) except False,
+                    const vector[string]&)
 
 
 cdef extern from "packhorse/attention_algorithm.h" namespace "packhorse" nogil:
@@ -148,7 +177,8 @@ cdef extern from "packhorse/session.h" namespace "packhorse" nogil:
 
 cdef class Weights:
     cdef unique_ptr[WeightSource] source
-    cdef object maker  # gives `source` the tensors in memory
+    cdef object maker  # makes tensors for `source`
+    cdef list held  # arrays that `source` reads
 
 
 cdef allocation_of(const PlannedAllocation& plan)

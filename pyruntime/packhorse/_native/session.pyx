@@ -2,6 +2,7 @@
 """The C++ session, wrapped one to one: this module converts arguments and releases the interpreter
 lock, and decides nothing."""
 
+import mmap
 import os
 import threading
 
@@ -47,8 +48,8 @@ cdef SessionOptions _options(given) except *:
 
 
 cdef class _Maker:
-    """Holds the values of one tensor at a time. A quantised tensor of a file makes its `data` when
-    it is asked for it, so that a model is never in memory twice."""
+    """Holds the values of one tensor at a time. A tensor that a file holds in another form makes
+    its `data` when it is asked for it, so that a model is never in memory twice."""
 
     cdef object tensors  # {name: tensor}
     cdef str name
@@ -58,43 +59,102 @@ cdef class _Maker:
         self.tensors, self.name, self.array = tensors, None, None
 
 
-cdef cpp_bool _make(void* maker, const string& name, TensorView& view) except False with gil:
-    cdef _Maker made = <_Maker> maker
-    cdef str wanted = name.decode()
-    if wanted not in made.tensors:
-        return True
-    tensor = made.tensors[wanted]
-    if made.name != wanted:
-        made.name, made.array = None, None
-        array = np.ascontiguousarray(tensor.data)
-        if array.ndim < 1 or array.ndim > 4:
-            raise ValueError(f"tensor '{wanted}' has {array.ndim} dimensions, expected 1 to 4")
-        made.name, made.array = wanted, array
-    array = made.array
+cdef TensorView _view(array, str dtype, str name) except *:
+    """The view of a C-contiguous array."""
+    cdef TensorView view
+    if array.ndim < 1 or array.ndim > 4:
+        raise ValueError(f"tensor '{name}' has {array.ndim} dimensions, expected 1 to 4")
     view.data = <void*> <uintptr_t> array.ctypes.data
-    view.dtype = parse_dtype(tensor.dtype.encode())
+    view.dtype = parse_dtype(dtype.encode())
     view.rank = array.ndim
     for i in range(array.ndim):
         view.shape[i] = array.shape[i]
     view.row_stride = array.size // max(1, array.shape[0])
+    return view
+
+
+cdef cpp_bool _make(void* maker, const string& name, TensorView& view) except False with gil:
+    cdef _Maker made = <_Maker> maker
+    cdef str wanted = name.decode()
+    tensor = made.tensors[wanted]
+    if made.name != wanted:
+        made.name, made.array = None, None
+        array = np.ascontiguousarray(tensor.data)
+        made.name, made.array = wanted, array
+    # Cython cannot assign to a reference as a whole.
+    cdef TensorView found = _view(made.array, tensor.dtype, wanted)
+    (&view)[0] = found
     return True
+
+
+cdef TensorBlocks _blocks(stored) except *:
+    """The view of a packhorse_weights.tensor.FileBlocks."""
+    cdef TensorBlocks blocks
+    blocks.data = <const uint8_t*> <uintptr_t> stored.data.ctypes.data
+    blocks.kind = parse_block_kind(stored.kind.encode())
+    blocks.rank = len(stored.shape)
+    for i in range(blocks.rank):
+        blocks.shape[i] = stored.shape[i]
+    if stored.row_order is not None:
+        blocks.row_order = int32_vector_of(stored.row_order)
+    return blocks
+
+
+cdef vector[int32_t] int32_vector_of(order) except *:
+    cdef const int32_t* begin = <const int32_t*> <uintptr_t> order.ctypes.data
+    cdef vector[int32_t] result
+    result.assign(begin, begin + <size_t> order.size)
+    return result
+
+
+def _mapping_of(array):
+    """The mapped file that an array is a view of, or None. A mapping that may be written to is
+    memory like any other."""
+    base = array
+    while isinstance(base, (np.ndarray, memoryview)):
+        base = base.base if isinstance(base, np.ndarray) else base.obj
+    return base if isinstance(base, mmap.mmap) and memoryview(base).readonly else None
 
 
 cdef class Weights:
     """Weights that a session loads. They come from `tensors` ({name: an object with `data`, an
-    array, and `dtype`}) or, if that is None, from the safetensors `files`. `names` maps our names
-    of tensors to theirs."""
+    array, and `dtype`; packhorse_weights.tensor.Tensor says what else it may have}) or, if that is
+    None, from the safetensors `files`. `names` maps our names of tensors to theirs."""
 
     def __init__(self, list files, dict names, tensors):
         cdef vector[string] paths = [str(path).encode() for path in files]
         cdef cpp_map[string, string] theirs = {a.encode(): b.encode() for a, b in names.items()}
-        cdef vector[string] made = [name.encode() for name in tensors or ()]
+        cdef cpp_map[string, TensorView] ready
+        cdef cpp_map[string, TensorBlocks] blocks
+        cdef vector[FileMapping] mappings
+        cdef vector[string] made
+        cdef FileMapping mapping
         cdef bint in_memory = tensors is not None
+        cdef unique_ptr[WeightSource] borrowed
+        self.held = []
+        for name, tensor in (tensors or {}).items():
+            stored = getattr(tensor, "file_blocks", None)
+            if stored is not None:
+                blocks[name.encode()] = _blocks(stored)
+                self.held.append(stored.data)
+            elif getattr(tensor, "is_made", False) or not tensor.data.flags.c_contiguous:
+                made.push_back(name.encode())
+            else:
+                ready[name.encode()] = _view(tensor.data, tensor.dtype, name)
+                self.held.append(tensor.data)
+        for file in {id(one): one for one in map(_mapping_of, self.held)}.values():
+            if file is None:
+                continue
+            mapping.data = <void*> <uintptr_t> np.frombuffer(file, np.uint8).ctypes.data
+            mapping.bytes = len(file)
+            mapping.path = str(getattr(file, "path", "weights")).encode()
+            mappings.push_back(mapping)
         self.maker = _Maker(tensors)
         cdef void* maker = <void*> self.maker
         with nogil:
             if in_memory:
-                self.source.reset(new MadeTensors(maker, _make, made))
+                borrowed = borrow_tensors(move(ready), move(blocks), mappings)
+                self.source.reset(new MadeTensors(move(borrowed), maker, _make, made))
             else:
                 self.source = open_safetensors(paths)
             if not theirs.empty():
@@ -376,6 +436,13 @@ def plan_memory(str spec_json, given):
 def available_devices():
     """The names of the devices that this build and this machine can run on."""
     return [name.decode() for name in c_available_devices()]
+
+
+def load_progress():
+    """(bytes of weights that are loaded, bytes in total) of the load that this process began last;
+    in total 0: none is under way."""
+    cdef LoadProgress progress = c_load_progress()
+    return progress.done, progress.total
 
 
 def start_cpu_profile():

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from packhorse.cli.generation_options import ADAPTER, Adapter, Generating, LoadGenerator
-from packhorse.cli.options import Model, Reading
+from packhorse.cli.options import Errors, Model, Reading
 
 
 def generate(
@@ -64,9 +64,60 @@ def chat(
     talk(model, system, load, adapter, generating.arguments() | _of_requests(adapter))
 
 
+File = Annotated[
+    Path, typer.Argument(metavar="FILE", help="Text, one per line, UTF-8; - is stdin.")
+]
+Whole = Annotated[bool, typer.Option("--whole", help="The whole file is one text.")]
+Split = Annotated[
+    str | None,
+    typer.Option(
+        metavar="long|sentences|never",
+        help="Texts that are cut by sentences: those that are too long, all, or none.",
+    ),
+]
+
+
+def translate(
+    model: Model,
+    file: File,
+    generating: Generating,
+    load: LoadGenerator,
+    source: Annotated[
+        str | None, typer.Option("--from", metavar="LANGUAGE", help="Language of the texts.")
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option("--to", metavar="LANGUAGE", help="Language that is wanted.")
+    ] = None,
+    whole: Whole = False,
+    split: Split = None,
+    errors: Errors = "strict",
+) -> None:
+    """Translate each line of a text: a line for each, in order."""
+    from packhorse.cli.converting import print_texts
+
+    options = {**generating.arguments(), "source": source, "target": target, "split": split}
+    print_texts("translate", model, file, load, options, errors, whole=whole)
+
+
+def summarize(
+    model: Model,
+    file: File,
+    generating: Generating,
+    load: LoadGenerator,
+    whole: Whole = False,
+    split: Split = None,
+    errors: Errors = "strict",
+) -> None:
+    """Summarize each line of a text: a line for each, in order."""
+    from packhorse.cli.converting import print_texts
+
+    options = {**generating.arguments(), "split": split}
+    print_texts("summarize", model, file, load, options, errors, whole=whole)
+
+
 def _of_requests(adapter: Path | None) -> dict[str, str]:
     """The options of each request that has the adapter."""
     return {} if adapter is None else {"adapter": ADAPTER}
 
 
-GENERATION_COMMANDS = (generate, chat)
+GENERATION_COMMANDS = (generate, chat, translate, summarize)

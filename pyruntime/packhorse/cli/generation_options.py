@@ -57,6 +57,12 @@ class Generating:
         int | None,
         typer.Option(min=0, metavar="N", help="No N tokens come twice; 0: they may."),
     ] = None
+    num_beams: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Sequences that beam search follows.")
+    ] = None
+    length_penalty: Annotated[
+        float | None, typer.Option(metavar="X", help="Of beam search: above 0 for longer texts.")
+    ] = None
     min_new_tokens: Annotated[
         int | None, typer.Option(min=0, metavar="N", help="Fewest tokens of the text.")
     ] = None

@@ -130,7 +130,7 @@ def _text(path: Path, spec: Mapping[str, Any]) -> dict[str, Any]:
 def _generation(checkpoint: Checkpoint, asked: LoadOptions) -> dict[str, Any]:
     """Adds the cache to the fields of `_session`: the longest context and the most sequences of it
     that fit."""
-    dtype = choose_dtype(asked.dtype, asked.device, checkpoint.stored_dtype)
+    dtype = choose_dtype(asked.dtype, asked.device, checkpoint.stored_dtype, generates=True)
     asked = asked.of_session(dtype, generates=True)
     shown = {
         "device": asked.device,

@@ -25,6 +25,6 @@ def open_draft(options: LoadOptions) -> DraftModel | None:
         model = resolve_model(options.draft)
     except ValueError as error:
         raise ValueError(f"the draft model: {error}") from error
-    dtype = choose_dtype(options.draft_dtype, options.device, model.stored_dtype)
+    dtype = choose_dtype(options.draft_dtype, options.device, model.stored_dtype, True)
     model = model.in_dtype(dtype)
     return json.dumps(model.spec), native_dtype(dtype, options.device), *model.weights

@@ -20,7 +20,7 @@ from packhorse.ops.dense import feed_forward, gemm, qkv_rope
 from packhorse.ops.groupwise import gemm_groupwise
 from packhorse.ops.kv_cache import PAGE_TOKENS, append_kv_cache, paged_attention, rope
 from packhorse.ops.lora import add_lora
-from packhorse.ops.rowwise import embed, layer_norm, pool, rms_norm, sparse_pool
+from packhorse.ops.rowwise import embed, layer_norm, log_softmax, pool, rms_norm, sparse_pool
 from packhorse.ops.sampling import Sampled, sample
 from packhorse.ops.varlen_attention import attention
 
@@ -37,6 +37,7 @@ __all__ = [
     "gemm",
     "gemm_groupwise",
     "layer_norm",
+    "log_softmax",
     "paged_attention",
     "pool",
     "qkv_rope",

@@ -152,9 +152,11 @@ def paged_attention(
     *,
     num_heads: int,
     scale: float | None = None,
+    causal: bool = True,
     window: int = -1,
     soft_cap: float = 0.0,
     alibi_slopes: Any = None,
+    distance_bias: Any = None,
     k: Any = None,
     v: Any = None,
     key_scales: Any = None,
@@ -164,7 +166,7 @@ def paged_attention(
     threads: int | None = None,
     stream: Any = None,
 ) -> Any:
-    """Causal attention of new tokens over the pages of a cache; returns [T, num_heads * head_dim].
+    """Attention of new tokens over the pages of a cache; returns [T, num_heads * head_dim].
     The pages hold the tokens' own keys and values already, or these are given and appended first.
 
     q             [T, num_heads * head_dim] of the new tokens
@@ -172,9 +174,12 @@ def paged_attention(
                   as in `append_kv_cache`; num_heads is a multiple of the heads of keys. New token i
                   of sequence b stands at position kv_lens[b] - (its new tokens) + i
     scale         of q.k; None: 1 / sqrt(head_dim)
+    causal        a token sees keys up to its position; False: all of its sequence (CPU)
     window        keys seen to the left of a token's position; -1: all
     soft_cap      scaled scores s become soft_cap * tanh(s / soft_cap); 0: they stay
     alibi_slopes  [num_heads]: adds -slope * distance
+    distance_bias [num_heads, D]: adds column min(distance, D - 1) to scores, in causal attention
+                  without alibi_slopes (CPU)
     k, v          [T, num_kv_heads * head_dim] of the new tokens, written as by `append_kv_cache`;
     both or
                   none
@@ -192,6 +197,10 @@ def paged_attention(
     pages = keys, values, key_scales, value_scales
     if k is not None and call.stream is None:
         _check_writeable(*pages)
+    if alibi_slopes is not None and distance_bias is not None:
+        raise ValueError("distance_bias beside alibi_slopes, expected one of them")
+    if distance_bias is not None:  # kernels go from far keys to near ones
+        distance_bias = np.ascontiguousarray(np.asarray(distance_bias, np.float32)[:, ::-1])
     found = call.operators.paged_attention(
         call.stream,
         call.put("q", q),
@@ -202,9 +211,11 @@ def paged_attention(
         num_heads,
         shape[1],
         max(shape[3], 1) ** -0.5 if scale is None else scale,
+        causal,
         window,
         soft_cap,
         call.put("alibi_slopes", alibi_slopes),
+        call.put("distance_bias", distance_bias),
         call.put("k", k),
         call.put("v", v),
     )

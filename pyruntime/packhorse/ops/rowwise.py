@@ -98,6 +98,20 @@ def embed(
     )
 
 
+def log_softmax(
+    x: Any,
+    *,
+    device: str = "cpu",
+    dtype: Dtype = "float32",
+    threads: int | None = None,
+    stream: Any = None,
+) -> Any:
+    """Computes x - log(sum(exp(x))) over the last axis of x [rows, columns]: log-probabilities of
+    logits, in float32 on every device."""
+    call = OperatorCall(x, x, device, dtype, threads, stream)
+    return call.result(call.operators.log_softmax(call.stream, call.put("x", x)))
+
+
 def pool(
     x: Any,
     cu_seqlens: Any,

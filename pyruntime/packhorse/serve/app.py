@@ -27,6 +27,7 @@ from packhorse.serve.protocols import (
     responses,
     tei,
     tei_text,
+    text_to_text,
 )
 from packhorse.serve.settings import Settings
 
@@ -58,6 +59,8 @@ LINES = (
         names=field_names.ANSWERS,
     ),
     Route("POST", "/fill-mask", hub_tasks.fill_mask, tei_style, names=field_names.TEI),
+    Route("POST", "/translate", text_to_text.translate, tei_style, names=field_names.TO_TEXT),
+    Route("POST", "/summarize", text_to_text.summarize, tei_style, names=field_names.TO_TEXT),
     Route(
         "POST", "/embeddings", openai_embeddings.embeddings, openai_style, names=field_names.OPENAI
     ),

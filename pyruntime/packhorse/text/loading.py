@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -33,8 +34,8 @@ def load_parts(
     checkpoint = inspect_checkpoint(path, **asked.reading())
     if stem_of(checkpoint.spec).get("kind") == "patches":
         raise ValueError(f"{path} takes images and no texts: load it by packhorse.image.ImageModel")
-    dtype = choose_dtype(asked.dtype, asked.device, checkpoint.stored_dtype)
     generates = asked.generates(path, checkpoint.spec)
+    dtype = choose_dtype(asked.dtype, asked.device, checkpoint.stored_dtype, generates)
     files, max_tokens = None, asked.max_tokens
     if generates:
         files = read_generation(path, settings=asked.generation_config)
@@ -42,8 +43,10 @@ def load_parts(
         # Checks the spec.
         spec = checkpoint.spec_in(dtype)
         plan_memory(spec, asked.device, dtype, max_tokens=1, max_sequences=1)
-    tokenizer = TextTokenizer.load(path)
     if max_tokens is None and not generates:
         max_tokens = max(8192, longest_sequence(checkpoint.spec, asked.max_length))
-    session = Session._load(path, replace(asked, dtype=dtype, max_tokens=max_tokens))
-    return session, tokenizer, asked.max_length, files
+    # The tokenizer is made while the runtime, which needs no interpreter, reads the weights.
+    with ThreadPoolExecutor(1, "packhorse-tokenizer") as thread:
+        tokenizer = thread.submit(TextTokenizer.load, path)
+        session = Session._load(path, replace(asked, dtype=dtype, max_tokens=max_tokens))
+    return session, tokenizer.result(), asked.max_length, files

@@ -31,7 +31,13 @@ from packhorse.text.checks import Text
 from packhorse.text.generation.calls import Conversation, TextGeneration
 from packhorse.text.generation.chat_template import ChatTemplates
 from packhorse.text.generation.generator import TextStreaming
-from packhorse.text.generation.options import ChatCall, GenerateCall, TemplateCall
+from packhorse.text.generation.options import (
+    ChatCall,
+    GenerateCall,
+    SummarizeCall,
+    TemplateCall,
+    TranslateCall,
+)
 from packhorse.text.loading import load_parts
 from packhorse.text.other_names import missing_attribute, says_our_names
 from packhorse.text.runner import TextRunner
@@ -47,6 +53,7 @@ from packhorse.text.tasks.sparse import SparseEmbedding, SparseVector
 from packhorse.text.tasks.tagging import Entity, EntityGroup
 from packhorse.text.tasks.token_vectors import TokenEmbedding
 from packhorse.text.tokenization.tokenizer import TextTokenizer
+from packhorse.text.translation.translation import PartsStreaming, TextToText
 
 if TYPE_CHECKING:
     from packhorse_weights.generation_files import GenerationFiles
@@ -103,6 +110,9 @@ class TextModel:
         generate."""
         self._runner = TextRunner(session, tokenizer, max_length)
         self._generation = None if files is None else TextGeneration(self._runner, files)
+        self._to_text = None
+        if self._generation is not None and self._generation.sources is not None:
+            self._to_text = TextToText(self._generation, self._runner)
 
     @property
     def session(self) -> Session:
@@ -752,8 +762,9 @@ class TextModel:
         details: bool = False,
         **options: Unpack[GenerateCall],
     ) -> Any:
-        """The text with which the model goes on after a prompt; a list of texts, in order, for
-        several prompts, and for each a list of n for n over 1.
+        """The text with which the model goes on after a prompt, or which a model with an encoder
+        makes of it; a list of texts, in order, for several prompts, and for each a list of n for n
+        over 1.
 
         stream   of one prompt: gives the pieces of the text as they come (`TextStreaming`). They
                  never end within a character, and joined they are the text
@@ -786,6 +797,105 @@ class TextModel:
             _check_plain(n, details)
             return generation.stream(prompt, options)
         return generation.generate(prompt, n, details, options)
+
+    def _translator(self, method: str) -> TextToText:
+        """Raises ValueError where the model has no encoder that reads texts for a decoder."""
+        self._generator(method)
+        if self._to_text is None:
+            raise ValueError(
+                f"{method}: this model has no encoder beside its decoder: use generate or chat, "
+                "or load a model for text to text, such as T5, BART, Marian or NLLB"
+            )
+        return self._to_text
+
+    @overload
+    def translate(
+        self, texts: str, *, stream: Literal[True], **options: Unpack[TranslateCall]
+    ) -> PartsStreaming: ...
+    @overload
+    def translate(
+        self, texts: str, *, n: Literal[1] = ..., **options: Unpack[TranslateCall]
+    ) -> str: ...
+    @overload
+    def translate(
+        self, texts: Iterable[str], *, n: Literal[1] = ..., **options: Unpack[TranslateCall]
+    ) -> list[str]: ...
+    @overload
+    def translate(
+        self,
+        texts: str | Iterable[str],
+        *,
+        n: int = ...,
+        stream: bool = ...,
+        details: bool = ...,
+        **options: Unpack[TranslateCall],
+    ) -> Any: ...
+    @shows_options(TranslateCall)
+    def translate(
+        self,
+        texts: str | Iterable[str],
+        *,
+        n: int = 1,
+        stream: bool = False,
+        details: bool = False,
+        **options: Unpack[TranslateCall],
+    ) -> Any:
+        """Translations of texts of any length, in order, by a model with an encoder and a decoder;
+        of one text, its own; for n over 1 a list of n for each.
+
+        source, target  languages, as the model names them ("fra_Latn", "fr_XX", "fr") or by ISO
+                        639-1; None: as the model's files say. A model with one direction needs
+                        none, and checks those that are given
+        target_prefix   the beginning of the translation, with which the result begins; of texts
+                        that are not cut
+        split           "long": a text that has more tokens than `self.max_length` is cut by
+                        sentences, and the translations put together again with the white space that
+                        stands between; "sentences": each sentence is translated by itself; "never":
+                        a text that is too long is a ValueError
+        stream          of one text: gives the pieces as they come, without the beam search that
+                        the model's files may ask for
+
+        The other arguments, results and errors are those of `generate`, beam search and its options
+        as the model's generation_config.json says among them.
+        """
+        asked: dict[str, Any] = dict(options)
+        progress = asked.pop("progress", None)
+        own = {name: asked.pop(name) for name in ("source", "target") if name in asked}
+        task = self._translator("translate").translation(
+            own.get("source"),
+            own.get("target"),
+            n=n,
+            target_prefix=asked.pop("target_prefix", None) or "",
+            split=asked.pop("split", None) or "long",
+            options=asked,
+        )
+        if stream:
+            _check_plain(n, details)
+            return task.stream(texts)
+        return task.run(texts, details, progress)
+
+    @shows_options(SummarizeCall)
+    def summarize(
+        self,
+        texts: str | Iterable[str],
+        *,
+        n: int = 1,
+        stream: bool = False,
+        details: bool = False,
+        **options: Unpack[SummarizeCall],
+    ) -> Any:
+        """Summaries of texts, by a model with an encoder and a decoder that was trained for them:
+        with what `task_specific_params` of its config.json says for "summarization", the beginning
+        of each text among it. Of a text that is longer than `self.max_length`, the summaries of its
+        parts one after the other (`split`). Arguments and errors as of `translate`."""
+        asked: dict[str, Any] = dict(options)
+        progress = asked.pop("progress", None)
+        split: Any = asked.pop("split", None) or "long"
+        task = self._translator("summarize").summary(n=n, split=split, options=asked)
+        if stream:
+            _check_plain(n, details)
+            return task.stream(texts)
+        return task.run(texts, details, progress)
 
     @overload
     def chat(

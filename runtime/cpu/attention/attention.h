@@ -1,5 +1,6 @@
-// Attention over sequences of different lengths. The thread pool runs one task for each sequence,
-// head and tile of queries.
+// Attention over sequences of different lengths: the thread pool runs one task for each sequence,
+// head and tile of queries. Over the pages of a cache: one for each sequence, head of keys and tile
+// of rows.
 #pragma once
 
 #include <cstddef>
@@ -12,6 +13,8 @@
 namespace packhorse::cpu {
 
 size_t attention_workspace(int64_t num_sequences, int64_t head_dim, int threads);
+size_t paged_attention_workspace(const AttentionArgs& args, int threads);
 void attention(const AttentionArgs& args, const Kernels& kernels, ThreadPool& pool);
+void paged_attention(const AttentionArgs& args, const Kernels& kernels, ThreadPool& pool);
 
 }  // namespace packhorse::cpu

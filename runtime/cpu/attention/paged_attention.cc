@@ -1,8 +1,7 @@
-#include "cpu/attention/paged_attention.h"
-
 #include <algorithm>
 
 #include "core/math.h"
+#include "cpu/attention/attention.h"
 #include "cpu/common/profile.h"
 #include "cpu/common/rows.h"
 #include "cpu/common/workspace.h"

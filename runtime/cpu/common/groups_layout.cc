@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstring>
+#include <vector>
 
 #include "core/float_convert.h"
 #include "core/math.h"
@@ -14,15 +16,41 @@ constexpr int64_t kStep = 4;  // input features whose products one instruction a
 
 int64_t stripes_of(int64_t out_features) { return ceil_div(out_features, kStripeColumns); }
 
+// Packs the values of input features [begin, end) of a stripe, whose columns begin at `first`.
+// Returns the end of what was written. A column's features are read together and written apart,
+// because what is written lies together in the cache.
+uint8_t* pack_values(const GroupedWeight& weight, int64_t first, int64_t columns, int64_t begin,
+                     int64_t end, int64_t in_features, bool halves, uint8_t* to) {
+  // A step of 8 bits takes one byte for each of its features, one of 4 bits shares bytes with the
+  // next step.
+  const int64_t together = halves ? 2 * kStep : kStep;
+  const int64_t bytes = ceil_div(end - begin, together) * kStep * kStripeColumns;
+  if (columns < kStripeColumns) std::fill_n(to, bytes, uint8_t{0});
+  for (int64_t n = 0; n < columns; ++n) {
+    const uint8_t* row = weight.values + (first + n) * in_features;
+    uint8_t* out = to + n * kStep;
+    for (int64_t k = begin; k < end; k += together, out += kStep * kStripeColumns) {
+      std::array<uint8_t, 2 * kStep> values = {};
+      if (k + together <= in_features) {
+        std::copy_n(row + k, together, values.begin());
+      } else if (k < in_features) {
+        std::copy_n(row + k, in_features - k, values.begin());
+      }
+      std::array<uint32_t, 2> words;
+      std::memcpy(words.data(), values.data(), sizeof(words));
+      const uint32_t word = words[0] | words[1] << 4;  // values of 4 bits leave the others at zero
+      std::memcpy(out, &word, sizeof(word));
+    }
+  }
+  return to + bytes;
+}
+
 // Packs one stripe, the columns of which begin at `first`.
 void pack_stripe(const GroupedWeight& weight, int64_t first, int64_t in_features,
                  int64_t out_features, const WeightGroups& groups, uint8_t* to) {
   const int64_t columns = std::min(kStripeColumns, out_features - first);
   const int64_t padded = group_blocks(in_features) * kGroupBlock;
   const int64_t count = groups.count(in_features);
-  // A step of 8 bits takes one byte for each of its features, one of 4 bits shares bytes with the
-  // next step.
-  const int64_t together = groups.bits == 4 ? 2 * kStep : kStep;
   const auto put_header = [&](const uint16_t* from, int64_t group) {
     for (int64_t n = 0; n < kStripeColumns; ++n, to += sizeof(uint16_t)) {
       const bool there = n < columns && group < count;
@@ -30,21 +58,32 @@ void pack_stripe(const GroupedWeight& weight, int64_t first, int64_t in_features
       std::memcpy(to, &value, sizeof(value));
     }
   };
-  for (int64_t k = 0; k < padded; k += together) {
+  const int64_t piece = std::min<int64_t>(groups.size, kGroupBlock);
+  for (int64_t k = 0; k < padded; k += piece) {
     if (k % groups.size == 0) {
       put_header(weight.scales, k / groups.size);
       if (groups.minima) put_header(weight.minima, k / groups.size);
     }
-    for (int64_t n = 0; n < kStripeColumns; ++n) {
-      const uint8_t* row = weight.values + (first + n) * in_features;
-      const auto at = [&](int64_t feature) {
-        return n < columns && feature < in_features ? row[feature] : uint8_t{0};
-      };
-      for (int64_t i = k; i < k + kStep; ++i) {
-        const uint8_t high = groups.bits == 4 ? at(i + kStep) : uint8_t{0};
-        *to++ = static_cast<uint8_t>(at(i) | high << 4);
-      }
-    }
+    to = pack_values(weight, first, columns, k, k + piece, in_features, groups.bits == 4, to);
+  }
+}
+
+// The value to which float16 rounds a number, and its bits.
+float round_to_half(float value, uint16_t& bits) {
+  from_float32(&value, DType::kFloat16, &bits, 1);
+  to_float32(&bits, DType::kFloat16, &value, 1);
+  return value;
+}
+
+void quantize_group(const float* weight, int64_t count, float levels, uint8_t* values,
+                    uint16_t& scale_bits, uint16_t& minimum_bits) {
+  const auto [low, high] = std::minmax_element(weight, weight + count);
+  const float minimum = round_to_half(*low, minimum_bits);
+  const float scale = round_to_half((*high - *low) / levels, scale_bits);
+  const float inverse = scale > 0 ? 1.0f / scale : 0.0f;
+  for (int64_t i = 0; i < count; ++i) {
+    const float q = std::nearbyint((weight[i] - minimum) * inverse);
+    values[i] = static_cast<uint8_t>(std::clamp(q, 0.0f, levels));
   }
 }
 
@@ -67,6 +106,44 @@ void pack_groupwise_weight(const GroupedWeight& weight, int64_t in_features, int
   pool.parallel_for(stripes_of(out_features), [&](int64_t stripe, int) {
     pack_stripe(weight, stripe * kStripeColumns, in_features, out_features, groups,
                 static_cast<uint8_t*>(packed) + stripe * bytes);
+  });
+}
+
+void pack_groupwise_rows(const GroupedWeight& rows, int64_t first, int64_t count,
+                         int64_t in_features, const WeightGroups& groups, void* packed) {
+  const int64_t bytes = groups_stripe_bytes(in_features, groups);
+  auto* to = static_cast<uint8_t*>(packed) + first / kStripeColumns * bytes;
+  for (int64_t begin = 0; begin < count; begin += kStripeColumns, to += bytes) {
+    pack_stripe(rows, begin, in_features, count, groups, to);
+  }
+}
+
+void pack_groupwise_rows(const float* rows, int64_t first, int64_t count, int64_t in_features,
+                         const WeightGroups& groups, void* packed) {
+  const int64_t per_row = groups.count(in_features);
+  const auto levels = static_cast<float>((1 << groups.bits) - 1);
+  std::vector<uint8_t> values(static_cast<size_t>(count * in_features));
+  std::vector<uint16_t> scales(static_cast<size_t>(count * per_row));
+  std::vector<uint16_t> minima(scales.size());
+  for (int64_t n = 0; n < count; ++n) {
+    for (int64_t group = 0; group < per_row; ++group) {
+      const int64_t k = group * groups.size;
+      const auto at = static_cast<size_t>(n * per_row + group);
+      quantize_group(rows + n * in_features + k, std::min<int64_t>(groups.size, in_features - k),
+                     levels, values.data() + n * in_features + k, scales[at], minima[at]);
+    }
+  }
+  pack_groupwise_rows({values.data(), scales.data(), minima.data()}, first, count, in_features,
+                      groups, packed);
+}
+
+void pack_groupwise_weight(const float* weight, int64_t in_features, int64_t out_features,
+                           const WeightGroups& groups, void* packed, ThreadPool& pool) {
+  pool.parallel_for(stripes_of(out_features), [&](int64_t stripe, int) {
+    const int64_t first = stripe * kStripeColumns;
+    pack_groupwise_rows(weight + first * in_features, first,
+                        std::min(kStripeColumns, out_features - first), in_features, groups,
+                        packed);
   });
 }
 

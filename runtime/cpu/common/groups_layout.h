@@ -26,6 +26,19 @@ size_t packed_groups_bytes(int64_t in_features, int64_t out_features, const Weig
 /// Stripes are packed in parallel.
 void pack_groupwise_weight(const GroupedWeight& weight, int64_t in_features, int64_t out_features,
                            const WeightGroups& groups, void* packed, ThreadPool& pool);
+/// Quantises a float32 matrix [out_features, in_features] with minima first: a value of a group is
+/// minimum + scale * q, where the minimum is that of the group and scale = (maximum - minimum) /
+/// (2^bits - 1), both rounded to float16, and q is rounded to nearest, ties to even.
+void pack_groupwise_weight(const float* weight, int64_t in_features, int64_t out_features,
+                           const WeightGroups& groups, void* packed, ThreadPool& pool);
+
+/// Packs columns [first, first + count), of which `rows` has only these. `first` is a multiple of
+/// kStripeColumns.
+void pack_groupwise_rows(const GroupedWeight& rows, int64_t first, int64_t count,
+                         int64_t in_features, const WeightGroups& groups, void* packed);
+/// Quantises the columns first.
+void pack_groupwise_rows(const float* rows, int64_t first, int64_t count, int64_t in_features,
+                         const WeightGroups& groups, void* packed);
 
 /// Writes scale * row `row` of a packed weight, [in_features] in `dtype`. Products of a value and
 /// its group's scale are exact in float32.

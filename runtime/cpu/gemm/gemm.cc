@@ -5,15 +5,17 @@
 
 namespace packhorse::cpu {
 
-size_t packed_bytes(int64_t in_features, int64_t out_features, DType dtype) {
-  if (dtype == DType::kFloat32) return packed_float_bytes(in_features, out_features);
+size_t packed_bytes(int64_t in_features, int64_t out_features, DType dtype, DType x) {
+  if (product_dtype(dtype, x) == DType::kFloat32) {
+    return packed_float_bytes(in_features, out_features, dtype);
+  }
   return packed_panels_bytes(in_features, out_features, dtype);
 }
 
 void pack_weight(const float* weight, int64_t in_features, int64_t out_features, DType dtype,
-                 void* packed, ThreadPool& pool) {
-  if (dtype == DType::kFloat32) {
-    return pack_float_weight(weight, in_features, out_features, packed, pool);
+                 DType x, void* packed, ThreadPool& pool) {
+  if (product_dtype(dtype, x) == DType::kFloat32) {
+    return pack_float_weight(weight, in_features, out_features, dtype, packed, pool);
   }
   pack_panels(weight, DType::kFloat32, in_features, out_features, dtype, packed, pool);
 }

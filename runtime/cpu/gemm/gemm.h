@@ -1,6 +1,7 @@
-// Dense layers of all dtypes, and their weights. Our own kernels compute those in float32
-// (gemm_float.cc) and those whose weights are quantised in groups (gemm_groupwise.cc); how those in
-// bfloat16 and int8 are computed depends on the processor (gemm_engine.h).
+// Dense layers of all dtypes, and their weights. Our own kernels compute those in float32, whose
+// weights may have 16 bits (gemm_float.cc), and those whose weights are quantised in groups
+// (gemm_groupwise.cc); how those in bfloat16 and int8 are computed depends on the processor
+// (gemm_engine.h).
 #pragma once
 
 #include <cstddef>
@@ -15,11 +16,11 @@
 
 namespace packhorse::cpu {
 
-/// The bytes of a weight matrix in float32 or bfloat16, packed panel by panel.
-size_t packed_bytes(int64_t in_features, int64_t out_features, DType dtype);
+/// The bytes of a weight matrix of floats, packed panel by panel for rows of dtype `x`.
+size_t packed_bytes(int64_t in_features, int64_t out_features, DType dtype, DType x);
 /// Packs `weight`, float32 [out_features, in_features]; panels are packed in parallel.
 void pack_weight(const float* weight, int64_t in_features, int64_t out_features, DType dtype,
-                 void* packed, ThreadPool& pool);
+                 DType x, void* packed, ThreadPool& pool);
 
 /// The kernels of every layer shape used so far. A kernel is created when it is first asked for.
 class GemmSet {

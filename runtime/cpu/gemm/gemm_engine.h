@@ -1,6 +1,7 @@
 // Dense layers in bfloat16 and int8, which each kind of processor computes in its own way: x86-64
-// by oneDNN's matmul (x86/onednn_gemm.cc, x86/onednn_int8.cc), aarch64 by our own kernels
-// (arm/panel_gemm.cc). The build takes one of the two folders.
+// by oneDNN's matmul (x86/onednn_gemm.cc, x86/onednn_int8.cc) and, in int8 without AVX-512, as
+// aarch64 by our own kernels
+// (gemm_panels.cc). The build takes one of the two folders.
 #pragma once
 
 #include <cstddef>

@@ -41,6 +41,7 @@ class GroupwiseGemm final : public Gemm {
     task.bits = shape_.groups.bits;
     task.group = shape_.groups.size;
     task.minima = shape_.groups.minima;
+    task.wide = shape_.groups.wide_inputs;
     task.activation = shape_.activation;
     for (int64_t first = begin; first < begin + columns; first += kStripeColumns) {
       task.weight =

@@ -7,6 +7,7 @@
 
 #include "core/math.h"
 #include "ops/activation.h"
+#include "ops/args/common.h"
 #include "ops/args/weight_groups.h"
 #include "packhorse/types.h"
 
@@ -27,19 +28,24 @@ constexpr int64_t panel_count(int64_t out_features, DType dtype) {
   return ceil_div(out_features, panel_width(dtype));
 }
 
+/// The dtype in which a weight is multiplied with rows of dtype `x`: its own, or that of widened
+/// weights.
+constexpr DType product_dtype(DType weight, DType x) { return is_widened(weight, x) ? x : weight; }
+
 /// The shape of a dense layer, without its weights: what a Gemm is made for.
 struct DenseShape {
   int64_t in_features = 0;
   int64_t out_features = 0;
-  DType dtype = DType::kFloat32;      // dtype of x and of the weight
+  DType dtype = DType::kFloat32;      // product_dtype: that of x, and of a weight as it is computed
+  DType weight = dtype;               // as it is stored
   DType out_dtype = DType::kFloat32;  // sums are always float32
   Activation activation = Activation::kNone;
   bool bias = false;
   WeightGroups groups = {};  // where weights are quantised in groups and dtype is kUInt8
 
   auto key() const {
-    return std::tuple(in_features, out_features, dtype, out_dtype, activation, bias, groups.bits,
-                      groups.size, groups.minima);
+    return std::tuple(in_features, out_features, dtype, weight, out_dtype, activation, bias,
+                      groups.bits, groups.size, groups.minima, groups.wide_inputs);
   }
   bool operator<(const DenseShape& other) const { return key() < other.key(); }
 };

@@ -136,7 +136,7 @@ Source Chain::quantize(const void* from, int64_t stride, int64_t rows, const Lay
   if (to.blocks > 0) {
     kernels.quantize_blocks[index_of(sizes.floats)](
         {from, stride, rows, to.features, reinterpret_cast<int8_t*>(to.values), to.scales, to.sums,
-         layer.weight->input_order});
+         layer.weight->input_order, layer.weight->groups.wide_inputs});
     return to.source();
   }
   kernels.quantize_rows[index_of(sizes.floats)]({from, stride, rows, to.features,
@@ -271,10 +271,12 @@ void Chain::run() const {
   });
 }
 
-Layer layer_of(const LinearWeight& weight, Activation activation, DType out_dtype, GemmSet& gemms) {
+Layer layer_of(const LinearWeight& weight, DType x, Activation activation, DType out_dtype,
+               GemmSet& gemms) {
   return {.gemm = &gemms.get({.in_features = weight.in_features,
                               .out_features = weight.out_features,
-                              .dtype = weight.dtype,
+                              .dtype = product_dtype(weight.dtype, x),
+                              .weight = weight.dtype,
                               .out_dtype = out_dtype,
                               .activation = activation,
                               .bias = weight.bias != nullptr,
@@ -304,7 +306,7 @@ void linear(const LinearArgs& args, GemmSet& gemms, const Kernels& kernels, Thre
   const DType sums = end ? DType::kFloat32 : args.out.dtype;
   Chain{.x = args.x,
         .up = {},
-        .last = layer_of(args.weight, args.activation, sums, gemms),
+        .last = layer_of(args.weight, args.x.dtype, args.activation, sums, gemms),
         .gate = Activation::kNone,
         .end = end,
         .sizes = sizes,
@@ -324,8 +326,8 @@ void feed_forward(const FeedForwardArgs& args, GemmSet& gemms, const Kernels& ke
   const DType sums = end ? DType::kFloat32 : args.out.dtype;
   const Activation inside = args.gated ? Activation::kNone : args.activation;
   Chain{.x = args.x,
-        .up = layer_of(args.up, inside, args.x.dtype, gemms),
-        .last = layer_of(args.down, Activation::kNone, sums, gemms),
+        .up = layer_of(args.up, args.x.dtype, inside, args.x.dtype, gemms),
+        .last = layer_of(args.down, args.x.dtype, Activation::kNone, sums, gemms),
         .gate = args.activation,
         .end = end,
         .sizes = sizes,

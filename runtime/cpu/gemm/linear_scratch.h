@@ -25,8 +25,9 @@ struct Sizes {
   int64_t up_features = 0;
   int64_t inner_features = 0;  // 0 for a linear layer
   int64_t out_features = 0;
-  DType weights = DType::kFloat32;
-  DType floats = DType::kFloat32;  // dtype of x and of the output of `up`
+  DType weights = DType::kFloat32;  // product_dtype
+  DType floats = DType::kFloat32;   // dtype of x and of the output of `up`
+  bool wide_inputs = false;         // WeightGroups::wide_inputs
 
   bool gated() const { return up_features != inner_features; }
   bool in_groups() const { return weights == DType::kUInt8; }
@@ -47,8 +48,9 @@ inline Sizes sizes_of(const LinearArgs& args) {
   return {.rows = args.x.rows(),
           .in_features = args.weight.in_features,
           .out_features = args.weight.out_features,
-          .weights = args.weight.dtype,
-          .floats = args.x.dtype};
+          .weights = product_dtype(args.weight.dtype, args.x.dtype),
+          .floats = args.x.dtype,
+          .wide_inputs = args.weight.groups.wide_inputs};
 }
 
 inline Sizes sizes_of(const FeedForwardArgs& args) {
@@ -57,8 +59,9 @@ inline Sizes sizes_of(const FeedForwardArgs& args) {
           .up_features = args.up.out_features,
           .inner_features = args.down.in_features,
           .out_features = args.down.out_features,
-          .weights = args.up.dtype,
-          .floats = args.x.dtype};
+          .weights = product_dtype(args.up.dtype, args.x.dtype),
+          .floats = args.x.dtype,
+          .wide_inputs = args.up.groups.wide_inputs || args.down.groups.wide_inputs};
 }
 
 // The number of blocks that a worker takes at once.
@@ -83,13 +86,13 @@ struct Source {
 // Quantised rows for a product with quantised weights. There are none if weights are floats. Each
 // row has one scale and one offset or, for weights in groups, is quantised in blocks.
 struct Quantized {
-  Quantized(Workspace& workspace, int64_t rows, int64_t row_features, bool in_blocks)
+  Quantized(Workspace& workspace, int64_t rows, int64_t row_features, const Sizes& sizes)
       : features(row_features),
-        blocks(in_blocks ? group_blocks(features) : 0),
-        columns(in_blocks ? blocks * kGroupBlock : features),
+        blocks(sizes.in_groups() ? group_blocks(features) : 0),
+        columns(sizes.in_groups() ? blocks * kGroupBlock * (sizes.wide_inputs ? 2 : 1) : features),
         values(workspace.take<uint8_t>(rows * columns)),
         scales(workspace.take<float>(rows * std::max<int64_t>(1, blocks))),
-        offsets(workspace.take<float>(in_blocks ? 0 : rows)),
+        offsets(workspace.take<float>(sizes.in_groups() ? 0 : rows)),
         sums(workspace.take<int32_t>(2 * rows * blocks)) {}
 
   Quantized from(int64_t row) const {
@@ -105,7 +108,7 @@ struct Quantized {
   int64_t features;
   int64_t blocks;   // blocks of a row; 0: rows have one scale each
   int64_t columns;  // bytes of a row
-  uint8_t* values;  // [rows, columns], signed where rows have blocks
+  uint8_t* values;  // [rows, columns], signed where rows have blocks, perhaps of 16 bits
   float* scales;    // [rows], or [rows, blocks]
   float* offsets;   // [rows]
   int32_t* sums;    // [rows, 2 * blocks]
@@ -114,12 +117,12 @@ struct Quantized {
 // The buffers of a chain for the rows of a part or of a split block.
 struct Buffers {
   Buffers(Workspace& workspace, int64_t rows, const Sizes& sizes, bool split)
-      : x(workspace, sizes.quantized() ? rows : 0, sizes.in_features, sizes.in_groups()),
+      : x(workspace, sizes.quantized() ? rows : 0, sizes.in_features, sizes),
         up(workspace.take(sizes.float_bytes(rows * sizes.up_stride()))),
         gated(split && sizes.gated() && !sizes.quantized()
                   ? workspace.take(sizes.float_bytes(rows * sizes.inner_stride()))
                   : up),
-        inner(workspace, sizes.quantized() ? rows : 0, sizes.inner_features, sizes.in_groups()),
+        inner(workspace, sizes.quantized() ? rows : 0, sizes.inner_features, sizes),
         result(workspace.take<float>(rows * sizes.out_features)) {}
 
   Quantized x;

@@ -54,6 +54,7 @@ void sparse_pool(const SparsePoolArgs& args, GemmSet& gemms, const Kernels& kern
   const Gemm& gemm = gemms.get({.in_features = in_features,
                                 .out_features = args.weight.out_features,
                                 .dtype = args.x.dtype,
+                                .weight = args.weight.dtype,
                                 .bias = args.weight.bias != nullptr});
 
   const int64_t whole = scratch.last_rows == nullptr ? rows : rows / kBlockRows * kBlockRows;

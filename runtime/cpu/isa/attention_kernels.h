@@ -102,7 +102,7 @@ struct PagedTile {
   /// max_distance + 1], or null.
   const float* by_distance = nullptr;
   int32_t max_distance = 0;
-  float* scratch = nullptr;       // paged_scratch_floats(head_dim)
+  float* scratch = nullptr;  // paged_scratch_floats(head_dim)
 };
 
 /// Queries, keys and values, scores, slopes, positions and heads of a PagedTile.

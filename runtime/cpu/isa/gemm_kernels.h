@@ -36,25 +36,27 @@ struct DequantizeRows {
 };
 
 /// out = activation(x W^T + bias) in float32, for any number of rows and columns. The bits of a sum
-/// depend only on its own row and column.
+/// depend only on its own row and column. The weight is float32, bfloat16 or float16; it is
+/// converted to float32 exactly, so that its dtype changes no bit of a result.
 struct MultiplyRows {
   const float* x = nullptr;
   int64_t x_stride = 0;
-  const float* weight = nullptr;  // packed
-  const float* bias = nullptr;    // or null
+  const void* weight = nullptr;  // packed
+  const float* bias = nullptr;   // or null
   float* out = nullptr;
   int64_t out_stride = 0;
   int64_t rows = 0, in_features = 0, columns = 0;
   Activation activation = Activation::kNone;
 };
 
-/// packed = the columns of W in the order that MultiplyRows reads. Columns may be packed, and read,
-/// in parts that begin at multiples of kPackedColumns.
+/// packed = the columns of W in the order that MultiplyRows reads, rounded to the dtype of `packed`
+/// to nearest, ties to even. Columns may be packed, and read, in parts that begin at multiples of
+/// kPackedColumns.
 inline constexpr int64_t kPackedColumns = 32;
 struct PackColumns {
   const float* weight = nullptr;  // [columns, in_features]
   int64_t in_features = 0, columns = 0;
-  float* packed = nullptr;  // [in_features * columns up to the next multiple of kPackedColumns]
+  void* packed = nullptr;  // [in_features * columns up to the next multiple of kPackedColumns]
 };
 
 /// The columns that MultiplyStripe computes: a stripe of a weight in the layout that oneDNN gives
@@ -88,16 +90,16 @@ inline constexpr int64_t kPanelColumns = 16;
 inline constexpr int64_t kPieceBytes = 16;
 
 /// out = activation(x W^T + bias) for any number of rows and columns. x and the weight are
-/// bfloat16; or x is uint8, the weight int8, and `out` the exact sums, without a bias. The weight
-/// is packed in panels of kPanelColumns columns: for every group of input features, of
-/// Kernels::panel_group_bytes bytes, the group of one column after that of another. The bits of a
-/// sum depend only on its own row and column.
+/// bfloat16; or x is uint8 up to int8_levels(), the weight int8, and `out` the exact sums, without
+/// a bias. The weight is packed in panels of kPanelColumns columns: for every group of input
+/// features, of Kernels::panel_group_bytes bytes, the group of one column after that of another.
+/// The bits of a sum depend only on its own row and column.
 struct MultiplyPanels {
   const void* x = nullptr;
   int64_t x_stride = 0;
   const void* weight = nullptr;   // from the first column on
   const float* bias = nullptr;    // or null; only for bfloat16
-  const int32_t* sums = nullptr;  // [columns] of the weights of a column, only for int8
+  const int32_t* sums = nullptr;  // [columns] of the weights of a column, only for int8 on aarch64
   void* out = nullptr;
   int64_t out_stride = 0;
   int64_t rows = 0, in_features = 0, columns = 0;
@@ -110,16 +112,19 @@ inline constexpr int64_t kGroupBlock = 32;
 /// Features whose sum is kept.
 inline constexpr int64_t kGroupSpan = 16;
 
-/// values = round(x / scale) to nearest, ties to even, where scale = max |x| / 127 of the block. A
-/// block that contains NaN or Inf has the scale NaN.
+/// values = round(x / scale) to nearest, ties to even, where scale = max |x| / 127 of the block, or
+/// max |x| / 32767 where `wide`. A block that contains NaN or Inf has the scale NaN.
 struct QuantizeBlocks {
   const void* x = nullptr;
   int64_t x_stride = 0;
   int64_t rows = 0, columns = 0;
-  int8_t* values = nullptr;        // [rows, columns up to the next multiple of kGroupBlock]
+  /// [rows, columns up to the next multiple of kGroupBlock] bytes; where `wide`, 16-bit integers,
+  /// of every 4 neighbours 0, 2, 1, 3.
+  int8_t* values = nullptr;
   float* scales = nullptr;         // [rows, blocks]
   int32_t* sums = nullptr;         // [rows, 2 * blocks], of every kGroupSpan values
   const int32_t* order = nullptr;  // [columns] the column of x that comes at each place, or null
+  bool wide = false;
 };
 
 /// out = activation(x W^T + bias) for a stripe of up to kStripeColumns columns whose weights are
@@ -138,6 +143,7 @@ struct MultiplyGroupwise {
   int64_t rows = 0, blocks = 0, columns = 0;
   int bits = 0, group = 0;
   bool minima = false;
+  bool wide = false;  // x has 16 bits; only with `bits` 8 and a `group` of at least 32
   Activation activation = Activation::kNone;
 };
 

@@ -19,12 +19,15 @@ namespace packhorse::cpu {
 struct Kernels {
   void (*norm_rows[2][2])(const NormRows&);  // [dtype of x][dtype of residual and out]
   void (*embed_row[2])(const EmbedRow&);
-  void (*pool_rows[2][2])(const PoolRows&);  // [dtype of x][dtype of out]
-  void (*cast[2][2])(const CastElements&);   // [from][to]
+  void (*pool_rows[2][2])(const PoolRows&);          // [dtype of x][dtype of out]
+  void (*cast[2][2])(const CastElements&);           // [from][to]
+  void (*log_softmax_row[2])(const LogSoftmaxRow&);  // [dtype of x]
   void (*gate_rows[2])(const GateRows&);
   void (*quantize_rows[2])(const QuantizeRows&);      // [dtype of x]
   void (*dequantize_rows[2])(const DequantizeRows&);  // [dtype of out]
   void (*rotate_row[2])(const RotateRow&);
+  /// Sum of exp(x[i] - largest) of `count` numbers, none of which is above `largest`.
+  double (*sum_of_exp)(const float* x, int64_t count, float largest);
   void (*attention[2])(const AttentionTile&);
   void (*pack_paged_queries[2])(const PagedTile&);  // [dtype of q], before attend_chunk
   void (*quantize_head[2])(const QuantizeHead&);    // [dtype of x]
@@ -33,16 +36,18 @@ struct Kernels {
   void (*clear_state)(const SoftmaxState&, int rows, int head_dim);
   void (*merge_chunks)(const SoftmaxState& into, const SoftmaxState& next, int rows, int head_dim);
   void (*write_paged_rows[2])(const PagedTile&, const SoftmaxState&);  // [dtype of out]
-  void (*multiply)(const MultiplyRows&);
-  void (*pack_columns)(const PackColumns&);
-  int64_t panel_group_bytes;                            // 0: there is no MultiplyPanels
-  void (*multiply_panels[2])(const MultiplyPanels&);    // [dtype of out]; null on x86-64
-  void (*multiply_panels_int8)(const MultiplyPanels&);  // null on x86-64
+  void (*multiply[3])(const MultiplyRows&);  // [dtype of weight: float32, bfloat16, float16]
+  void (*pack_columns[3])(const PackColumns&);
+  int64_t panel_group_bytes;                                 // size of groups in MultiplyPanels
+  void (*multiply_panels[2])(const MultiplyPanels&);         // [dtype of out]; null on x86-64
+  void (*multiply_panels_int8)(const MultiplyPanels&);       // null with AVX-512
+  void (*multiply_panels_int8_vnni)(const MultiplyPanels&);  // only with AVX2; needs VNNI
   void (*multiply_stripe[2])(const MultiplyStripe&);    // [dtype of out]; null without AVX512-BF16
   void (*multiply_stripe_int8)(const MultiplyStripe&);  // null without AVX-512; needs VNNI or AMX
-  void (*quantize_blocks[2])(const QuantizeBlocks&);    // [dtype of x]
+  void (*multiply_stripe_int8_plain)(const MultiplyStripe&);     // without VNNI; only with AVX-512
+  void (*quantize_blocks[2])(const QuantizeBlocks&);             // [dtype of x]
   void (*multiply_groupwise[2])(const MultiplyGroupwise&);       // [dtype of out]
-  void (*multiply_groupwise_vnni[2])(const MultiplyGroupwise&);  // null without AVX-512; needs VNNI
+  void (*multiply_groupwise_vnni[2])(const MultiplyGroupwise&);  // null without AVX2; needs VNNI
   void (*lora_shrink[2])(const LoraShrink&);
   void (*lora_expand[2])(const LoraExpand&);
   void (*activate[2])(const ActivateElements&);

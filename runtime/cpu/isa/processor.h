@@ -9,7 +9,7 @@ enum class Isa { kSse41, kAvx2, kAvx512, kNeon, kNeonDot, kNeonMatmul };
 
 struct CpuFeatures {
   Isa isa;
-  bool bfloat16 = false;  // layers can be computed in bfloat16
+  bool bfloat16 = false;  // dense layers take rows of bfloat16
   bool amx = false;       // AMX-BF16 and AMX-INT8, if the system lets this process use them
   bool vnni = false;      // on x86-64: sums of int8 products in 32 bits, with no 16-bit step
 };

@@ -61,6 +61,13 @@ struct CastElements {
   float soft_cap = 0;
 };
 
+/// out = x - log(sum of exp(x)); may be x.
+struct LogSoftmaxRow {
+  const void* x = nullptr;
+  float* out = nullptr;
+  int64_t columns = 0;
+};
+
 /// out = activation(gate) * up. In the 2 * `columns` elements of a row of x, kGateBlock elements of
 /// gate and kGateBlock of up alternate. `out` may be the same memory as x if its rows are no
 /// further apart.

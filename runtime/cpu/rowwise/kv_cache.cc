@@ -1,6 +1,5 @@
-#include "cpu/rowwise/kv_cache.h"
-
 #include "cpu/common/rows.h"
+#include "cpu/rowwise/rowwise.h"
 
 namespace packhorse::cpu {
 

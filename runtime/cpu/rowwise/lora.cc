@@ -1,10 +1,9 @@
-#include "cpu/rowwise/lora.h"
-
 #include <algorithm>
 
 #include "core/math.h"
 #include "cpu/common/profile.h"
 #include "cpu/common/rows.h"
+#include "cpu/rowwise/rowwise.h"
 
 namespace packhorse::cpu {
 namespace {

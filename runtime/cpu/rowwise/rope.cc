@@ -1,10 +1,9 @@
-#include "cpu/rowwise/rope.h"
-
 #include <array>
 #include <cmath>
 
 #include "core/format.h"
 #include "cpu/common/rows.h"
+#include "cpu/rowwise/rowwise.h"
 #include "packhorse/error.h"
 
 namespace packhorse::cpu {

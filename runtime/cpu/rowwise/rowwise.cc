@@ -203,6 +203,15 @@ void cast(const CastArgs& args, const Kernels& kernels, ThreadPool& pool) {
   });
 }
 
+void log_softmax(const LogSoftmaxArgs& args, const Kernels& kernels, ThreadPool& pool) {
+  const auto kernel = kernels.log_softmax_row[index_of(args.x.dtype)];
+  pool.parallel_for(args.x.rows(), [&](int64_t row, int) {
+    const CpuTimer timer(CpuPart::kOther);
+    float* const out = reinterpret_cast<float*>(row_at(args.out, row));
+    kernel({row_at(args.x, row), out, args.x.columns()});
+  });
+}
+
 void activate(const ActivateArgs& args, const Kernels& kernels, ThreadPool& pool) {
   const int dtype = index_of(args.x.dtype);
   pool.parallel_for(args.x.rows(), [&](int64_t row, int) {

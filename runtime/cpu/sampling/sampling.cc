@@ -65,11 +65,38 @@ Selected select(std::span<const uint32_t> keys, uint64_t target, Weight weight) 
   return selected;
 }
 
+// Writes the `count` tokens with the largest keys, the largest first and of equal ones the lower,
+// with these keys. `largest_of(begin, end)` is no less than the keys of the tokens in between, so
+// that few blocks are looked at token by token.
+template <class KeyOf, class LargestOf>
+void write_largest(size_t size, size_t count, KeyOf key_of, LargestOf largest_of, int32_t* tokens,
+                   uint32_t* keys) {
+  constexpr size_t kBlock = 256;
+  size_t found = 0;
+  for (size_t begin = 0; begin < size; begin += kBlock) {
+    const size_t end = std::min(begin + kBlock, size);
+    if (found == count && largest_of(begin, end) <= keys[count - 1]) continue;
+    for (size_t token = begin; token < end; ++token) {
+      const uint32_t key = key_of(token);
+      if (found == count && key <= keys[count - 1]) continue;
+      size_t place = found < count ? found++ : count - 1;
+      for (; place > 0 && keys[place - 1] < key; --place) {
+        keys[place] = keys[place - 1];
+        tokens[place] = tokens[place - 1];
+      }
+      keys[place] = key;
+      tokens[place] = static_cast<int32_t>(token);
+    }
+  }
+}
+
 // A row of logits.
 class Row {
  public:
-  Row(const SampleArgs& args, int64_t index, const Scratch& scratch, int worker)
+  Row(const SampleArgs& args, int64_t index, const Scratch& scratch, int worker,
+      const Kernels& kernels)
       : args_(args),
+        kernels_(kernels),
         row_(args.rows[index]),
         index_(index),
         logits_(args.logits.as<float>() + index * args.logits.row_stride,
@@ -83,10 +110,8 @@ class Row {
     const bool logprobs = args_.wants_logprobs || args_.num_top > 0;
     const double normalizer = logprobs ? log_sum() : 0;
     if (args_.num_top > 0) {
-      for (size_t token = 0; token < logits_.size(); ++token) {
-        keys_[token] = logit_key(logits_[token]);
-      }
-      write_top(normalizer);
+      const auto same = [](float logit) { return logit; };
+      write_top_logits(normalizer, same);
     }
     add_biases();
     const int32_t token = row_.forced >= 0 ? row_.forced : choose();
@@ -101,17 +126,22 @@ class Row {
     float largest = -INFINITY;
     for (float logit : logits_) largest = std::max(largest, logit);
     if (largest == -INFINITY) return 0;
-    double sum = 0;
-    for (float logit : logits_) sum += std::exp(logit - largest);
-    return largest + std::log(sum);
+    const auto count = static_cast<int64_t>(logits_.size());
+    return largest + std::log(kernels_.sum_of_exp(logits_.data(), count, largest));
   }
 
   void write_beam() {
     const double normalizer = log_sum();
-    for (float& logit : logits_) logit = static_cast<float>(logit - normalizer);
-    add_biases();
-    fill_keys();
-    write_top(0);
+    const auto logprob = [&](float logit) { return static_cast<float>(logit - normalizer); };
+    const bool biased = row_.bias_end > row_.bias_begin;
+    if (!biased && row_.counts < 0 && row_.mask < 0 && !raises()) {
+      write_top_logits(0, logprob);
+    } else {
+      for (float& logit : logits_) logit = logprob(logit);
+      add_biases();
+      fill_keys();
+      write_top_keys();
+    }
     args_.tokens[index_] = -1;
     if (args_.wants_logprobs) args_.logprobs[index_] = 0;
   }
@@ -124,26 +154,44 @@ class Row {
     }
   }
 
+  // The most likely tokens by `of`, which never falls, of their logits.
+  template <class Of>
+  void write_top_logits(double normalizer, Of of) const {
+    write_top(
+        normalizer, [&](size_t token) { return logit_key(of(logits_[token])); },
+        [&](size_t begin, size_t end) {
+          float largest = -INFINITY;
+          for (size_t i = begin; i < end; ++i) {
+            largest = logits_[i] > largest ? logits_[i] : largest;
+          }
+          return logit_key(of(largest));
+        });
+  }
+
   // The most likely tokens by keys_.
-  void write_top(double normalizer) const {
+  void write_top_keys() const {
+    write_top(
+        0, [&](size_t token) { return keys_[token]; },
+        [&](size_t begin, size_t end) {
+          return *std::max_element(keys_.begin() + static_cast<ptrdiff_t>(begin),
+                                   keys_.begin() + static_cast<ptrdiff_t>(end));
+        });
+  }
+
+  template <class KeyOf, class LargestOf>
+  void write_top(double normalizer, KeyOf key_of, LargestOf largest_of) const {
     if (args_.num_top == 0) return;
-    const auto count = std::min<uint64_t>(static_cast<uint64_t>(args_.num_top), logits_.size());
-    const Selected top = select(keys_, count, [](int64_t) { return uint64_t{1}; });
-    int32_t* tokens = args_.top_tokens + index_ * args_.num_top;
-    int32_t found = 0;
-    for (size_t token = 0; token < logits_.size(); ++token) {
-      if (!top.contains(keys_[token], static_cast<int64_t>(token))) continue;
-      tokens[found++] = static_cast<int32_t>(token);
+    const auto most = static_cast<size_t>(args_.num_top);
+    const size_t count = std::min(most, logits_.size());
+    int32_t* const tokens = args_.top_tokens + index_ * args_.num_top;
+    float* const logprobs = args_.top_logprobs + index_ * args_.num_top;
+    auto* const keys = reinterpret_cast<uint32_t*>(weights_.data());  // not in use yet
+    write_largest(logits_.size(), count, key_of, largest_of, tokens, keys);
+    for (size_t i = 0; i < count; ++i) {
+      logprobs[i] = static_cast<float>(logit_of_key(keys[i]) - normalizer);
     }
-    const auto key_of = [&](int32_t token) { return keys_[static_cast<size_t>(token)]; };
-    std::sort(tokens, tokens + found, [&](int32_t a, int32_t b) {
-      return key_of(a) > key_of(b) || (key_of(a) == key_of(b) && a < b);
-    });
-    for (int32_t i = 0; i < args_.num_top; ++i) {
-      if (i >= found) tokens[i] = -1;
-      args_.top_logprobs[index_ * args_.num_top + i] =
-          i < found ? static_cast<float>(logit_of_key(key_of(tokens[i])) - normalizer) : -INFINITY;
-    }
+    std::fill(tokens + count, tokens + most, -1);
+    std::fill(logprobs + count, logprobs + most, -INFINITY);
   }
 
   double unbiased(int32_t token) const {
@@ -240,6 +288,7 @@ class Row {
   }
 
   const SampleArgs& args_;
+  const Kernels& kernels_;
   const SamplingRow& row_;
   const int64_t index_;
   const std::span<float> logits_;
@@ -256,11 +305,12 @@ size_t sample_workspace(int64_t vocab_size, int64_t num_biases, int threads) {
   return workspace.bytes();
 }
 
-void sample(const SampleArgs& args, ThreadPool& pool) {
+void sample(const SampleArgs& args, const Kernels& kernels, ThreadPool& pool) {
   Workspace workspace(args.workspace);
   const Scratch scratch(workspace, args.logits.columns(), args.num_biases, pool.threads());
-  pool.parallel_for(args.logits.rows(),
-                    [&](int64_t index, int worker) { Row(args, index, scratch, worker).run(); });
+  pool.parallel_for(args.logits.rows(), [&](int64_t index, int worker) {
+    Row(args, index, scratch, worker, kernels).run();
+  });
 }
 
 void count_tokens(const CountTokensArgs& args) {

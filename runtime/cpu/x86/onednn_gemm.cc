@@ -17,6 +17,7 @@
 #include "cpu/common/profile.h"
 #include "cpu/common/rows.h"
 #include "cpu/gemm/gemm_engine.h"
+#include "cpu/gemm/gemm_panels.h"
 #include "cpu/isa/kernels.h"
 #include "cpu/threads/one_thread.h"
 #include "cpu/x86/onednn_matmul.h"
@@ -58,12 +59,18 @@ OneThreadScope::~OneThreadScope() {
 }
 
 size_t packed_panels_bytes(int64_t in_features, int64_t out_features, DType dtype) {
+  if (dtype == DType::kInt8 && has_own_int8()) {
+    return own_panels_bytes(in_features, out_features, dtype);
+  }
   const OneThreadScope one_thread;
   return PackedLayout(in_features, out_features, dtype).bytes;
 }
 
 void pack_panels(const void* weight, DType from, int64_t in_features, int64_t out_features,
                  DType dtype, void* packed, ThreadPool& pool) {
+  if (dtype == DType::kInt8 && has_own_int8()) {
+    return pack_own_panels(weight, in_features, out_features, dtype, packed, pool);
+  }
   const PackedLayout layout(in_features, out_features, dtype);
   pool.parallel_for(layout.panels,
                     [&](int64_t panel, int) { pack_panel(layout, weight, from, panel, packed); });
@@ -367,6 +374,7 @@ class OneDnnEngine final : public GemmEngine {
  public:
   explicit OneDnnEngine(int workers) : workers_(workers) {}
   std::unique_ptr<Gemm> make(const DenseShape& shape) override {
+    if (shape.dtype == DType::kInt8 && has_own_int8()) return make_panel_gemm(shape);
     if (shape.dtype == DType::kInt8) return make_onednn_int8_gemm(shape, workers_);
     return std::make_unique<OneDnnGemm>(shape, workers_);
   }

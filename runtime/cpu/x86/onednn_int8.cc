@@ -33,8 +33,10 @@ class Int8Gemm final : public Gemm {
         dequantize_(kernels_here().dequantize_rows[index_of(shape.out_dtype)]) {
     for (const int64_t rows : kRowCounts) make(rows);
     check_exact();
-    if (cpu_features().vnni && is_in_stripes(layout_, DType::kInt8)) {
-      multiply_stripe_ = kernels_here().multiply_stripe_int8;
+    if (is_in_stripes(layout_, DType::kInt8)) {
+      const Kernels& kernels = kernels_here();
+      multiply_stripe_ =
+          cpu_features().vnni ? kernels.multiply_stripe_int8 : kernels.multiply_stripe_int8_plain;
     }
   }
 

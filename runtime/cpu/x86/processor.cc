@@ -1,5 +1,6 @@
 #include "cpu/isa/processor.h"
 
+#include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -17,6 +18,13 @@ bool may_use_tiles() {
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
 
+// GCC's and clang's __builtin_cpu_supports do not both know this one. Every processor with AVX2
+// that was sold has it.
+bool has_f16c() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+}
+
 }  // namespace
 
 CpuFeatures cpu_features() {
@@ -27,7 +35,7 @@ CpuFeatures cpu_features() {
   CpuFeatures features = {.isa = Isa::kSse41};
   if (has(dnnl::cpu_isa::avx512_core)) {
     features.isa = Isa::kAvx512;
-  } else if (has(dnnl::cpu_isa::avx2) && __builtin_cpu_supports("fma")) {
+  } else if (has(dnnl::cpu_isa::avx2) && __builtin_cpu_supports("fma") && has_f16c()) {
     features.isa = Isa::kAvx2;
   }
   features.bfloat16 = has(dnnl::cpu_isa::avx512_core_bf16);

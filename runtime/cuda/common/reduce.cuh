@@ -40,6 +40,33 @@ __device__ void group_sum(float (&values)[kCount], float* scratch) {
   }
 }
 
+/// The maximum over a group of kThreads threads, of kRows values at once. `scratch`: kRows x 32
+/// floats.
+template <int kThreads, int kRows>
+__device__ void group_max(float (&values)[kRows], float* scratch) {
+#pragma unroll
+  for (float& value : values) {
+#pragma unroll
+    for (int mask = 16; mask > 0; mask /= 2) {
+      value = fmaxf(value, __shfl_xor_sync(kFullWarp, value, mask));
+    }
+  }
+  if constexpr (kThreads > 32) {
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      if (threadIdx.x % 32 == 0) scratch[r * 32 + threadIdx.x / 32] = values[r];
+    }
+    __syncthreads();
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+      for (int warp = 0; warp < kThreads / 32; ++warp) {
+        values[r] = fmaxf(values[r], scratch[r * 32 + warp]);
+      }
+    }
+  }
+}
+
 /// Returns the last i in [0, count) with key(i) <= value, or 0 where there is none. key(i) must not
 /// decrease. The 32 lanes of the warp test 32 places at once, so that 1024 keys take two rounds of
 /// loads instead of ten.

@@ -1,7 +1,7 @@
 #include "cuda/common/activations.cuh"
 #include "cuda/common/launch.cuh"
-#include "cuda/rowwise/activate.h"
 #include "cuda/rowwise/row.cuh"
+#include "cuda/rowwise/rowwise.h"
 
 namespace packhorse::cuda {
 namespace {

@@ -5,7 +5,7 @@
 #include "cuda/common/reduce.cuh"
 #include "cuda/common/token_position.cuh"
 #include "cuda/common/vector.cuh"
-#include "cuda/rowwise/append_kv_cache.h"
+#include "cuda/rowwise/rowwise.h"
 
 namespace packhorse::cuda {
 namespace {

@@ -7,8 +7,8 @@
 #include "cuda/common/launch.cuh"
 #include "cuda/common/token_position.cuh"
 #include "cuda/rowwise/async_copy.cuh"
-#include "cuda/rowwise/embedding.h"
 #include "cuda/rowwise/row.cuh"
+#include "cuda/rowwise/rowwise.h"
 
 namespace packhorse::cuda {
 namespace {

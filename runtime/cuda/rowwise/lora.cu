@@ -10,7 +10,7 @@
 #include "cuda/common/reduce.cuh"
 #include "cuda/common/rotation.cuh"
 #include "cuda/common/vector.cuh"
-#include "cuda/rowwise/lora.h"
+#include "cuda/rowwise/rowwise.h"
 
 namespace packhorse::cuda {
 namespace {

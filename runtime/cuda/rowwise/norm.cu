@@ -3,8 +3,8 @@
 // shuffles (row.cuh), and writes the results. Rows too wide for registers go to norm_folded_kernel,
 // in which a block goes over its row several times.
 #include "cuda/common/launch.cuh"
-#include "cuda/rowwise/norm.h"
 #include "cuda/rowwise/row.cuh"
+#include "cuda/rowwise/rowwise.h"
 
 namespace packhorse::cuda {
 namespace {

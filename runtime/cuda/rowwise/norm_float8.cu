@@ -3,38 +3,11 @@
 // row is known, from which the group that has the row computes its scale.
 #include "cuda/common/float8.cuh"
 #include "cuda/common/launch.cuh"
-#include "cuda/rowwise/norm_float8.h"
 #include "cuda/rowwise/row.cuh"
+#include "cuda/rowwise/rowwise.h"
 
 namespace packhorse::cuda {
 namespace {
-
-/// Computes the maxima of kRows values at once over a group of kThreads threads. `scratch`: kRows x
-/// 32 floats.
-template <int kThreads, int kRows>
-__device__ void group_max(float (&values)[kRows], float* scratch) {
-#pragma unroll
-  for (float& value : values) {
-#pragma unroll
-    for (int mask = 16; mask > 0; mask /= 2) {
-      value = fmaxf(value, __shfl_xor_sync(kFullWarp, value, mask));
-    }
-  }
-  if constexpr (kThreads > 32) {
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      if (threadIdx.x % 32 == 0) scratch[r * 32 + threadIdx.x / 32] = values[r];
-    }
-    __syncthreads();
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-#pragma unroll
-      for (int warp = 0; warp < kThreads / 32; ++warp) {
-        values[r] = fmaxf(values[r], scratch[r * 32 + warp]);
-      }
-    }
-  }
-}
 
 /// Stores eight numbers times `factor` as e4m3 at `to`, which is aligned to 8 bytes.
 __device__ void store_float8(unsigned char* to, const float (&from)[kVectorSize], float factor) {

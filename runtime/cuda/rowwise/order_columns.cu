@@ -3,7 +3,7 @@
 // from the L1 cache, and writes eight at once.
 #include "cuda/common/launch.cuh"
 #include "cuda/common/vector.cuh"
-#include "cuda/rowwise/order_columns.h"
+#include "cuda/rowwise/rowwise.h"
 
 namespace packhorse::cuda {
 namespace {

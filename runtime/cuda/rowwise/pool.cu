@@ -10,8 +10,7 @@
 #include "cuda/common/token_position.cuh"
 #include "cuda/common/vector.cuh"
 #include "cuda/rowwise/async_copy.cuh"
-#include "cuda/rowwise/cast.h"
-#include "cuda/rowwise/pool.h"
+#include "cuda/rowwise/rowwise.h"
 
 namespace packhorse::cuda {
 namespace {

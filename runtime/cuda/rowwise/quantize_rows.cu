@@ -1,6 +1,6 @@
 #include "core/format.h"
-#include "cuda/rowwise/quantize_rows.h"
 #include "cuda/rowwise/quantize_rows_kernel.cuh"
+#include "cuda/rowwise/rowwise.h"
 #include "packhorse/error.h"
 
 namespace packhorse::cuda {

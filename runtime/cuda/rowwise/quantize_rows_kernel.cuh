@@ -6,8 +6,8 @@
 #include <cmath>
 
 #include "cuda/common/launch.cuh"
-#include "cuda/rowwise/quantize_rows.h"
 #include "cuda/rowwise/row.cuh"
+#include "cuda/rowwise/rowwise.h"
 
 namespace packhorse::cuda {
 

@@ -8,7 +8,7 @@
 #include "cuda/common/rotation.cuh"
 #include "cuda/common/token_position.cuh"
 #include "cuda/common/vector.cuh"
-#include "cuda/rowwise/rope.h"
+#include "cuda/rowwise/rowwise.h"
 
 namespace packhorse::cuda {
 namespace {

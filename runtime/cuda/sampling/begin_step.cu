@@ -1,6 +1,6 @@
 // Completes the inputs of a step of generation: a block for each sequence.
 #include "cuda/common/launch.cuh"
-#include "cuda/sampling/begin_step.h"
+#include "cuda/sampling/sampling.h"
 
 namespace packhorse::cuda {
 namespace {

@@ -43,13 +43,12 @@ int64_t choose_max_size(int64_t prompt_tokens, int64_t source_tokens, const Samp
     while (size > least && !fits(size)) --size;
   }
   if (fits(size)) return size;
-  throw InvalidArgument(concat("the request needs ", pages_of_request(size) * kPageTokens,
-                               " tokens of cache (",
-                               source_tokens > 0 ? concat("source of ", source_tokens, ", ") : "",
-                               "prompt of ", prompt_tokens, ", ",
-                               size - prompt_tokens, " new ones, num_beams ", sampling.num_beams,
-                               ", in pages of ", kPageTokens, "), but the cache holds ",
-                               limits.num_pages * kPageTokens, " (kv_tokens): it can never run"));
+  throw InvalidArgument(
+      concat("the request needs ", pages_of_request(size) * kPageTokens, " tokens of cache (",
+             source_tokens > 0 ? concat("source of ", source_tokens, ", ") : "", "prompt of ",
+             prompt_tokens, ", ", size - prompt_tokens, " new ones, num_beams ", sampling.num_beams,
+             ", in pages of ", kPageTokens, "), but the cache holds ",
+             limits.num_pages * kPageTokens, " (kv_tokens): it can never run"));
 }
 
 uint64_t random_seed() {
@@ -125,8 +124,8 @@ std::unique_ptr<Job> make_job(std::span<const int32_t> ids, const Sampling& samp
   job->source.assign(source.begin(), source.end());
   job->source_pages.reserve(static_cast<size_t>(pages_of(std::ssize(source))));
   job->max_size = choose_max_size(job->prompt_tokens, std::ssize(source), sampling, limits);
-  TokenRules& rules =
-      job->rules.emplace(job->sampling, job->stop_ids, job->prompt_tokens, job->max_size, job->source);
+  TokenRules& rules = job->rules.emplace(job->sampling, job->stop_ids, job->prompt_tokens,
+                                         job->max_size, job->source);
   const bool looks_back = rules.read_tokens();
   if (!rules.any()) job->rules.reset();
   job->deadline = after(sampling.deadline_s.value_or(kNoTimeout));

@@ -330,8 +330,8 @@ class ModelRunner final : public StepRunner {
   std::vector<PagedKvCache> layers_;  // belongs to the step that runs, like the next one
   std::vector<LatentPages> latents_;
   std::vector<PagedKvCache> attended_;  // sources that cross attention reads
-  GraphCache graphs_;          // steps without adapters
-  GraphCache adapted_graphs_;  // steps with any adapters that are loaded
+  GraphCache graphs_;                   // steps without adapters
+  GraphCache adapted_graphs_;           // steps with any adapters that are loaded
 };
 
 }  // namespace

@@ -34,7 +34,7 @@ SessionOptions session_options(const GenerationOptions& options) {
   return result;
 }
 
-// What a model with an encoder cannot have.
+// Refuses by name what a model with an encoder cannot have.
 void check_source(const StackSpec& source, const GenerationOptions& options) {
   if (options.device.type == DeviceType::kCuda) {
     throw RuntimeError(

@@ -33,14 +33,14 @@ struct StepLayout {
   size_t positions;    // [max_tokens]
   size_t adapters;     // [max_tokens] slots, where there may be adapters
   // Sources of the step, and which of them each sequence attends to, in a model with an encoder.
-  size_t source_counts;       // [2] {T, B} of the sources that are read
-  size_t source_cu_seqlens;   // [max_sequences + 1]
-  size_t source_ids;          // [max_tokens]
-  size_t source_lens;         // [max_sequences] tokens of those that are read
-  size_t source_table;        // [max_sequences, source_stride] and their pages
-  size_t attended_lens;       // [max_sequences] tokens of each sequence's source
-  size_t attended_table;      // [max_sequences, source_stride]
-  size_t pages;               // [max_sequences * table_stride], one sequence after the other
+  size_t source_counts;      // [2] {T, B} of the sources that are read
+  size_t source_cu_seqlens;  // [max_sequences + 1]
+  size_t source_ids;         // [max_tokens]
+  size_t source_lens;        // [max_sequences] tokens of those that are read
+  size_t source_table;       // [max_sequences, source_stride] and their pages
+  size_t attended_lens;      // [max_sequences] tokens of each sequence's source
+  size_t attended_table;     // [max_sequences, source_stride]
+  size_t pages;              // [max_sequences * table_stride], one sequence after the other
   size_t size;
   int64_t table_stride;
   int64_t source_stride;
@@ -112,11 +112,11 @@ class StepInputs {
   const StepBuffers buffers_;
   HostDeviceRing& ring_;
   const std::unique_ptr<UploadBuffer> row_uploads_;
-  char* host_ = nullptr;    // the step that is being written
-  size_t bytes_ = 0;        // size of what is written of it
-  int64_t max_kv_len_ = 0;  // the longest sequence of it, in keys
-  int64_t num_single_ = 0;  // sequences at the front that have one new token
-  BatchView sources_;       // the sources of it
+  char* host_ = nullptr;      // the step that is being written
+  size_t bytes_ = 0;          // size of what is written of it
+  int64_t max_kv_len_ = 0;    // the longest sequence of it, in keys
+  int64_t num_single_ = 0;    // sequences at the front that have one new token
+  BatchView sources_;         // the sources of it
   int64_t max_attended_ = 0;  // tokens of the longest source that a sequence of it attends to
 };
 

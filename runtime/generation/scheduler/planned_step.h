@@ -27,7 +27,7 @@ struct PlannedStep {
   std::vector<Part> parts;
   std::vector<SequenceSlice> sequences;  // in the order of `parts`
   std::vector<SourceSlice> sources;
-  std::vector<uint64_t> epochs;          // Sequence::epoch of each when it was built
+  std::vector<uint64_t> epochs;  // Sequence::epoch of each when it was built
   int64_t num_tokens = 0;
 
   /// Takes the memory for so many sequences.

@@ -180,8 +180,8 @@ bool Scheduler::start_source(Job& job, int64_t spare) {
   if (job.source.empty() || job.source_epoch != 0) return true;
   if (!pages_.start_source(job, spare)) return false;
   const auto tokens = std::ssize(job.source);
-  // A source is read whole. The first of a step may have more tokens than the budget has left, since
-  // the encoder has room of its own for them.
+  // A source is read whole. The first of a step may have more tokens than the budget has left,
+  // since the encoder has room of its own for them.
   const bool fits = source_tokens_ == 0 || tokens < budget_;
   if (!job.source_published && (!fits || source_tokens_ + tokens > limits_.max_tokens)) {
     pages_.release_source(job);

@@ -48,7 +48,7 @@ void SequencePages::set_salt(Job& job) {
   // Sequences of one request alone share pages where there is no prefix cache.
   const uint64_t adapter = job.adapter == nullptr ? 0 : job.adapter->salt;
   const uint64_t shared = static_cast<uint64_t>(job.sampling.cache_salt) << 32 | adapter;
-  // What sequences of a source hold depends on it, and comes behind it where that is published.
+  // Keys and values of a source's sequences depend on it: their pages come behind its own.
   job.salt = shares_prefixes_ && job.source.empty() ? shared : next_salt_++;
   if (job.drafts_by_model) job.salt |= kDraftedSalt;
 }
@@ -57,11 +57,13 @@ void SequencePages::set_salt(Job& job) {
 // after a block that stands for the length and the hash of the whole source, and all are or none:
 // sources of one length and equal pages are equal, whatever their hashes.
 uint64_t SequencePages::source_salt(const Job& job) const {
-  uint64_t hash = (hash_key_ ^ static_cast<uint64_t>(job.sampling.cache_salt)) | 1;
-  for (const int32_t id : job.source) {
-    hash = (hash ^ static_cast<uint32_t>(id)) * 0x9e3779b97f4a7c15u;
+  uint64_t hash = hash_key_;
+  const auto add = [&](uint64_t word) {
+    hash = (hash ^ word) * 0x9e3779b97f4a7c15u;
     hash ^= hash >> 32;
-  }
+  };
+  add(static_cast<uint64_t>(job.sampling.cache_salt));
+  for (const int32_t id : job.source) add(static_cast<uint32_t>(id));
   return kSourceSalt | static_cast<uint64_t>(job.source.size()) << kHashBits |
          hash >> (64 - kHashBits);
 }

@@ -65,7 +65,7 @@ class SequencePages {
 
  private:
   uint64_t source_salt(const Job& job) const;
-  /// What comes before the first page of the request's sequences.
+  /// Block before the first page of the request's sequences.
   PagePool::Block root_of(const Job& job) const;
   int64_t pages_to_extend(std::span<Sequence* const> unit) const;
 

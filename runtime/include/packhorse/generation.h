@@ -171,11 +171,12 @@ struct GenerationStats {
   double host_s = 0;
 };
 
-/// A loaded decoder, perhaps with an encoder, and the engine that runs all its requests: one thread of its own, which makes
-/// step after step while there is work, each of one packed batch, and sleeps otherwise. Methods may
-/// be called from many threads at once. After any error the session stays usable. A session that is
-/// destroyed ends its requests with FinishReason::kCancelled, and waits for that thread, unless a
-/// token mask or a listener destroys it: then the thread ends after them.
+/// A loaded decoder, perhaps with an encoder, and the engine that runs all its requests: one thread
+/// of its own, which makes step after step while there is work, each of one packed batch, and
+/// sleeps otherwise. Methods may be called from many threads at once. After any error the session
+/// stays usable. A session that is destroyed ends its requests with FinishReason::kCancelled, and
+/// waits for that thread, unless a token mask or a listener destroys it: then the thread ends after
+/// them.
 class PACKHORSE_API GenerationSession {
  public:
   /// Loads a converted folder: packhorse.json (the spec) and model.safetensors.

@@ -75,10 +75,10 @@ struct Sampling {
 
   std::vector<SequenceBias> sequence_bias;          // what several add to a token adds up
   std::vector<std::vector<int32_t>> bad_words_ids;  // sequences that may not be completed
-  int64_t no_repeat_ngram_size = 0;      // no n tokens of prompt and output come twice; 0: they may
-  int64_t encoder_no_repeat_ngram_size = 0;  // no n tokens of the source come in the output
-  int64_t min_new_tokens = 0;            // before as many, no token that ends a sequence
-  std::vector<int32_t> suppress_tokens;  // may not be chosen
+  int64_t no_repeat_ngram_size = 0;  // no n tokens of prompt and output come twice; 0: they may
+  int64_t encoder_no_repeat_ngram_size = 0;    // no n tokens of the source come in the output
+  int64_t min_new_tokens = 0;                  // before as many, no token that ends a sequence
+  std::vector<int32_t> suppress_tokens;        // may not be chosen
   std::vector<int32_t> begin_suppress_tokens;  // may not be chosen as the first new token
   /// The token after a prompt of a single one.
   std::optional<int32_t> forced_bos_token_id;

@@ -141,8 +141,8 @@ SourceKeyBuffers take_source_keys(const StackWeights& weights, const Capacity& c
   const TensorView hidden(nullptr, dtype, tokens, first.in_features);
   size_t bytes = 0;
   for (const LayerWeights& layer : weights.layers) {
-    bytes = std::max(bytes, ops.linear_workspace(key_value_of(*cross_of(layer.blocks[1]), buffers,
-                                                              hidden)));
+    bytes = std::max(
+        bytes, ops.linear_workspace(key_value_of(*cross_of(layer.blocks[1]), buffers, hidden)));
   }
   buffers.workspace = arena.take("source_keys_workspace", bytes);
   return buffers;

@@ -37,7 +37,8 @@ RelativePositions::RelativePositions(const StackSpec& spec, LayerPacker& packer)
   if (packer.reader() == nullptr) return;
   const int64_t rows = spec.score_term.num_relative();
   const auto lay_out = [&](Arena& own, const TensorReader* reader) {
-    return packer.over(own, reader).table(spec.prefix + "relative_embeddings", rows, spec.hidden_size);
+    return packer.over(own, reader)
+        .table(spec.prefix + "relative_embeddings", rows, spec.hidden_size);
   };
   Arena counting(std::nullopt);
   lay_out(counting, nullptr);
@@ -52,8 +53,10 @@ void RelativePositions::normalize() {
   DeviceContext& device = *packer_.backend().device;
   const TensorReader& reader = *packer_.reader();
   const int64_t width = table_.columns();
-  std::vector<float> parameters = reader.read_vector(spec_.prefix + "relative_norm.weight", spec_.hidden_size);
-  const std::vector<float> beta = reader.read_vector(spec_.prefix + "relative_norm.bias", spec_.hidden_size);
+  std::vector<float> parameters =
+      reader.read_vector(spec_.prefix + "relative_norm.weight", spec_.hidden_size);
+  const std::vector<float> beta =
+      reader.read_vector(spec_.prefix + "relative_norm.bias", spec_.hidden_size);
   parameters.resize(static_cast<size_t>(2 * width));
   std::copy(beta.begin(), beta.end(), parameters.begin() + width);
   const auto memory = device.allocate(parameters.size() * sizeof(float));

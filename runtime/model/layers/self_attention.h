@@ -25,7 +25,7 @@ struct SelfAttentionWeights {
   NormWeight key_norm;       // norm of each key head, likewise
   TensorView position_keys;  // [num_relative, H d], computed at load for disentangled attention
   TensorView position_queries;
-  BucketBias bucket_bias;    // where ScoreTermSpec::per_layer
+  BucketBias bucket_bias;   // where ScoreTermSpec::per_layer
   float context_scale = 0;  // AttentionArgs::out_scale, where `output` is kFloat8
 };
 

@@ -99,7 +99,8 @@ StackWeights build_stack(const StackSpec& spec, LayerPacker& packer, const Stack
     weights.float8 = first.qkv.dtype == DType::kFloat8;
   }
   weights.convolution = build_convolution(spec, packer);
-  if (spec.pre_norm()) weights.final_norm = packer.norm(spec.prefix + "final_norm", spec.hidden_size);
+  if (spec.pre_norm())
+    weights.final_norm = packer.norm(spec.prefix + "final_norm", spec.hidden_size);
   return weights;
 }
 

@@ -84,7 +84,8 @@ struct LayerBuffers {
 LayerBuffers take_layer_buffers(const StackSpec& spec, const StackWeights& weights,
                                 const Capacity& capacity, DType dtype, const Ops& ops,
                                 Arena& arena);
-void take_block_buffers(const StackSpec& stack, const StackWeights& weights, const Capacity& capacity,
-                        const Ops& ops, Arena& arena, LayerBuffers& buffers);
+void take_block_buffers(const StackSpec& stack, const StackWeights& weights,
+                        const Capacity& capacity, const Ops& ops, Arena& arena,
+                        LayerBuffers& buffers);
 
 }  // namespace packhorse

@@ -25,7 +25,7 @@ struct StackRun {
   const LayerBuffers& buffers;
   const BatchView& batch;
   KeySource& keys;
-  KeySource* source;  // keys and values that cross attention reads; null without it
+  KeySource* source;             // keys and values that cross attention reads; null without it
   const AdapterBatch* adapters;  // or null
   Ops& ops;
 

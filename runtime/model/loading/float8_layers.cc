@@ -75,7 +75,8 @@ Float8Layers::Float8Layers(const StackSpec& spec, const LayerPacker& packer)
 
 std::optional<std::string> Float8Layers::norm_before(size_t position) const {
   const bool embeds = spec_.stem.norm && !spec_.stem.projection;
-  const auto of_embeddings = embeds ? std::optional<std::string>(spec_.prefix + "embeddings.norm") : std::nullopt;
+  const auto of_embeddings =
+      embeds ? std::optional<std::string>(spec_.prefix + "embeddings.norm") : std::nullopt;
   const LayerSpec& layer = spec_.layers[position];
   if (spec_.pre_norm()) {
     if (layer.blocks.front().norm == BlockNorm::kOwn) {
@@ -116,7 +117,8 @@ float Float8Layers::inner_scale(int64_t index, const float* up, int64_t rows, in
                                 const float* bias) const {
   const BlockSpec& block = spec_.weight_sets()[static_cast<size_t>(index)]->blocks.back();
   const bool shared = !spec_.pre_norm() || block.norm == BlockNorm::kShared;
-  const std::string norm = concat(spec_.prefix, "layers.", index, shared ? ".attention.norm" : ".ffn.norm");
+  const std::string norm =
+      concat(spec_.prefix, "layers.", index, shared ? ".attention.norm" : ".ffn.norm");
   const std::vector<float> outputs = largest(norm, up, rows, columns, bias);
   float bound = 1;  // covers activations that are not below |x|
   if (!std::get<FeedForwardSpec>(block.kind).gated) {

@@ -6,28 +6,26 @@
 
 #include "core/float_convert.h"
 #include "core/format.h"
+#include "core/ggml_blocks.h"
 #include "packhorse/error.h"
 
 namespace packhorse {
 namespace {
 
-// The float16 with this number among those that begin at `from`.
-uint16_t half_at(const uint8_t* from, int64_t index) {
-  uint16_t bits = 0;
-  std::memcpy(&bits, from + index * 2, sizeof(bits));
-  return bits;
+// Throws unless the numbers are finite.
+void check_finite(const uint16_t* halves, int64_t count, const std::string& name) {
+  bool finite = true;
+  for (int64_t i = 0; i < count; ++i) finite &= (halves[i] & 0x7c00) != 0x7c00;
+  if (finite) return;
+  throw InvalidArgument(concat("weights: tensor '", name,
+                               "' has a group with a scale or a minimum that does not fit float16; "
+                               "load the model with dtype float32"));
 }
 
-uint16_t finite(uint16_t bits, const std::string& name) {
-  if ((bits & 0x7c00) != 0x7c00) return bits;
-  throw InvalidArgument(
-      concat("weights: tensor '", name, "' has a scale or a minimum that is not finite"));
-}
-
-float as_float(uint16_t half) {
-  float value = 0;
-  to_float32(&half, DType::kFloat16, &value, 1);
-  return value;
+// The minimum of a group around a zero in the middle: a power of two times the scale.
+uint16_t minimum_of(uint16_t scale, int32_t zero) {
+  const float value = float16_to_float32(scale) * -static_cast<float>(zero);
+  return float32_to_float16(value);
 }
 
 }  // namespace
@@ -63,6 +61,14 @@ std::vector<int32_t> read_input_order(const TensorReader& reader, const std::str
 GroupedTensor::GroupedTensor(const TensorReader& reader, const std::string& of, int64_t rows,
                              int64_t in_features, const WeightGroups& form)
     : name(of), columns(in_features), groups(form), tensor(reader.find(of)) {
+  if (tensor.blocks != nullptr) {
+    const BlockForm blocks = form_of(tensor.blocks->kind);
+    if (tensor.rank == 2 && tensor.shape[0] == rows && tensor.shape[1] == columns &&
+        blocks.bits == groups.bits && blocks.group == groups.size &&
+        blocks.minima == groups.minima) {
+      return;
+    }
+  }
   const int64_t bytes = value_bytes() + 2 * groups.count(columns) * (groups.minima ? 2 : 1);
   if (tensor.rank == 2 && tensor.dtype == DType::kUInt8 && tensor.shape[0] == rows &&
       tensor.shape[1] == bytes) {
@@ -74,54 +80,84 @@ GroupedTensor::GroupedTensor(const TensorReader& reader, const std::string& of, 
              " bits in groups of ", groups.size, ", as 'quantized' of the spec says"));
 }
 
+void GroupedTensor::read_row(int64_t i, uint8_t* values, uint16_t* scales, uint16_t* minima) const {
+  const int64_t count = groups.count(columns);
+  if (tensor.blocks != nullptr) {
+    const BlockKind kind = tensor.blocks->kind;
+    read_blocks(kind, row_of(*tensor.blocks, i), columns / form_of(kind).elements, values, scales,
+                minima);
+  } else {
+    const uint8_t* bytes = tensor.as<const uint8_t>() + i * tensor.shape[1];
+    if (groups.bits == 8) {
+      std::copy_n(bytes, columns, values);
+    } else {
+      for (int64_t k = 0; k < columns; ++k) {
+        values[k] = static_cast<uint8_t>(bytes[k / 2] >> (k % 2 == 0 ? 0 : 4) & 15);
+      }
+    }
+    const uint8_t* halves = bytes + value_bytes();
+    const auto size = static_cast<size_t>(count) * sizeof(uint16_t);
+    std::memcpy(scales, halves, size);
+    if (groups.minima) std::memcpy(minima, halves + size, size);
+  }
+  check_finite(scales, count, name);
+  if (groups.minima) check_finite(minima, count, name);
+}
+
 void GroupedTensor::decode_row(int64_t i, float* to) const {
-  const uint8_t* bytes = row(i);
-  const uint8_t* scales = bytes + value_bytes();
-  const uint8_t* minima = scales + 2 * groups.count(columns);
-  for (int64_t k = 0; k < columns; ++k) {
-    const int64_t group = k / groups.size;
-    const float scale = as_float(finite(half_at(scales, group), name));
-    const float minimum = groups.minima ? as_float(finite(half_at(minima, group), name)) : 0;
-    const int zero = groups.minima ? 0 : groups.zero();
-    to[k] = scale * static_cast<float>(value(bytes, k) - zero) + minimum;
+  const auto count = static_cast<size_t>(groups.count(columns));
+  std::vector<uint8_t> values(static_cast<size_t>(columns));
+  std::vector<uint16_t> halves(2 * count);
+  read_row(i, values.data(), halves.data(), halves.data() + count);
+  const int zero = groups.minima ? 0 : groups.zero();
+  for (size_t group = 0; group < count; ++group) {
+    const float scale = float16_to_float32(halves[group]);
+    const float minimum = groups.minima ? float16_to_float32(halves[count + group]) : 0;
+    const int64_t begin = static_cast<int64_t>(group) * groups.size;
+    for (int64_t k = begin; k < std::min(begin + groups.size, columns); ++k) {
+      to[k] = scale * static_cast<float>(values[static_cast<size_t>(k)] - zero) + minimum;
+    }
   }
 }
 
-GroupedLayer::GroupedLayer(int64_t out_features, int64_t in_features, const WeightGroups& groups)
-    : in_features_(in_features), groups_(groups) {
-  values_.resize(static_cast<size_t>(out_features * in_features));
-  scales_.resize(static_cast<size_t>(out_features * groups.count(in_features)));
-  if (groups.minima) minima_.resize(scales_.size());
+void GroupedLayer::begin(int64_t out_features, int64_t in_features, const WeightGroups& groups,
+                         bool full) {
+  in_features_ = in_features;
+  groups_ = groups;
+  const auto prepare = [&](auto& memory, int64_t size) {
+    memory.resize(static_cast<size_t>(size));
+    if (!full) std::fill(memory.begin(), memory.end(), 0);
+  };
+  prepare(values_, out_features * in_features);
+  prepare(scales_, out_features * groups.count(in_features));
+  prepare(minima_, groups.minima ? out_features * groups.count(in_features) : 0);
 }
 
 void GroupedLayer::put_row(const GroupedTensor& from, int64_t row, int64_t to) {
   const WeightGroups& theirs = from.groups;
+  const int64_t count = groups_.count(in_features_);
   uint8_t* values = values_.data() + to * in_features_;
-  const uint8_t* bytes = from.row(row);
-  const uint8_t* scales = bytes + from.value_bytes();
-  const uint8_t* minima = scales + 2 * theirs.count(from.columns);
+  uint16_t* scales = scales_.data() + to * count;
+  uint16_t* minima = groups_.minima ? minima_.data() + to * count : nullptr;
+  if (groups_.size == theirs.size && groups_.minima == theirs.minima) {
+    from.read_row(row, values, scales, minima);
+  } else {
+    std::vector<uint16_t> halves(static_cast<size_t>(2 * theirs.count(from.columns)));
+    const auto held = halves.begin() + theirs.count(from.columns);  // their minima
+    from.read_row(row, values, halves.data(), &*held);
+    for (int64_t k = 0; k < from.columns; k += groups_.size) {
+      const auto group = static_cast<std::ptrdiff_t>(k / theirs.size);
+      const uint16_t scale = halves[static_cast<size_t>(group)];
+      scales[k / groups_.size] = scale;
+      if (!groups_.minima) continue;
+      minima[k / groups_.size] = theirs.minima ? held[group] : minimum_of(scale, theirs.zero());
+    }
+    if (groups_.minima) check_finite(minima, groups_.count(from.columns), from.name);
+  }
   // Values around a zero in the middle move with it, unless a minimum says where zero is.
   const int shift = groups_.minima || theirs.minima ? 0 : groups_.zero() - theirs.zero();
-  for (int64_t k = 0; k < from.columns; ++k) {
-    values[k] = static_cast<uint8_t>(from.value(bytes, k) + shift);
-  }
-  const int64_t count = groups_.count(in_features_);
-  for (int64_t k = 0; k < from.columns; k += groups_.size) {
-    const int64_t group = k / theirs.size;
-    const int64_t at = to * count + k / groups_.size;
-    const uint16_t scale = finite(half_at(scales, group), from.name);
-    scales_[static_cast<size_t>(at)] = scale;
-    if (!groups_.minima) continue;
-    uint16_t minimum = 0;
-    if (theirs.minima) {
-      minimum = half_at(minima, group);
-    } else {
-      float value = as_float(scale);
-      value *= -static_cast<float>(theirs.zero());  // a power of two
-      from_float32(&value, DType::kFloat16, &minimum, 1);
-    }
-    minima_[static_cast<size_t>(at)] = finite(minimum, from.name);
-  }
+  if (shift == 0) return;
+  for (int64_t k = 0; k < from.columns; ++k) values[k] = static_cast<uint8_t>(values[k] + shift);
 }
 
 GroupedWeight GroupedLayer::weight() const {

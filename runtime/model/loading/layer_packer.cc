@@ -8,6 +8,7 @@
 #include "core/float_convert.h"
 #include "core/format.h"
 #include "core/math.h"
+#include "model/loading/progress.h"
 #include "packhorse/error.h"
 
 namespace packhorse {
@@ -44,9 +45,7 @@ TensorView LayerPacker::table(const std::string& name, int64_t rows, int64_t col
   const TensorView result = arena_.take_matrix(name, rows, stored, dtype);
   if (reader_ == nullptr) return result;
   const auto read = row_reader(name, rows, columns);
-  for_each_piece(rows, columns, [&](int64_t row, int64_t count) {
-    std::vector<float> values(static_cast<size_t>(count * columns));
-    std::vector<char> converted(static_cast<size_t>(count) * row_bytes);  // zeros: the padding
+  for_each_piece_with_buffer(rows, columns, [&](int64_t row, int64_t count, auto& values) {
     read(row, count, values.data());
     check_range(name, values.data(), values.size());
     if (scale != 1) {
@@ -56,14 +55,20 @@ TensorView LayerPacker::table(const std::string& name, int64_t rows, int64_t col
       for (float& value : values) value *= factor.front();
       check_range(name, values.data(), values.size());
     }
+    char* const to = result.as<char>() + static_cast<size_t>(row) * row_bytes;
+    const size_t bytes = static_cast<size_t>(count) * row_bytes;
+    note_loaded(bytes);
+    if (dtype == DType::kFloat32 && stored == columns) {
+      return backend_.device->upload(to, values.data(), bytes);
+    }
+    std::vector<char> converted(bytes);  // zeros: the padding
     const int64_t together = stored == columns ? count : 1;
     for (int64_t i = 0; i < count; i += together) {
       from_float32(values.data() + i * columns, dtype,
                    converted.data() + static_cast<size_t>(i) * row_bytes,
                    static_cast<size_t>(together * columns));
     }
-    backend_.device->upload(result.as<char>() + static_cast<size_t>(row) * row_bytes,
-                            converted.data(), converted.size());
+    backend_.device->upload(to, converted.data(), bytes);
   });
   return result;
 }
@@ -195,11 +200,12 @@ LinearWeight LayerPacker::linear(const DenseLayout& layout, const LinearFormat& 
   const LinearFormat format = format_of(parts, columns, in_features, asked);
   void* packed = nullptr;
   LinearWeight result = take_linear(name, out_features, in_features, format, packed);
-  if (reader_ != nullptr && format.groups) {
+  if (reader_ != nullptr && precision_.groups.contains(parts.front().grouped_name())) {
     pack_groups(result, format, parts, columns, fused, packed);
   } else if (reader_ != nullptr) {
     pack(result, format, parts, columns, fused, seen != nullptr, packed);
   }
+  if (reader_ != nullptr) note_loaded(backend_.packer->bytes(in_features, out_features, format));
   if (format.groups.ordered) {
     result.input_order = input_order(name, parts, columns, in_features, fused);
   }
@@ -224,7 +230,10 @@ void LayerPacker::pack(const LinearWeight& weight, const LinearFormat& format,
   const int64_t in_features = weight.in_features;
   const int64_t out_features = weight.out_features;
   const Location first = locate(parts.front(), parts, fused, ".weight");
-  const bool quantized = format.quantized() && reader_->has_dtype(first.name, format.weight);
+  // Rows in int8 take another form where the layer is to have its weights in groups.
+  const DType of_source = format.groups ? DType::kInt8 : format.weight;
+  const bool quantized = format.quantized() && reader_->has_dtype(first.name, of_source);
+  if (!keep && !quantized && pack_by_rows(weight, format, parts, columns, fused, packed)) return;
   const Spread& rows = parts.front().rows;
   if (!keep && !quantized && !first.transposed && first.slices == 0 && first.rows == out_features &&
       rows.extent == out_features && rows.paired == 0 && columns.extent == in_features &&
@@ -243,8 +252,8 @@ void LayerPacker::pack(const LinearWeight& weight, const LinearFormat& format,
                        columns, in_features, staging_.data());
       continue;
     }
-    const TensorView source =
-        quantized ? reader_->require_quantized(from.name, format.weight, from.rows, columns.extent)
+    const SourceTensor source =
+        quantized ? reader_->require_quantized(from.name, of_source, from.rows, columns.extent)
                   : require(from, columns.extent);
     place(source, from, part.rows, columns, in_features, staging_.data());
   }
@@ -256,6 +265,16 @@ void LayerPacker::pack(const LinearWeight& weight, const LinearFormat& format,
   for (const Part& part : parts) {
     place_vector(locate(part, parts, fused, ".weight_scale"), part.rows, scales.data());
   }
+  const auto multiply_by_scales = [&] {
+    for (size_t i = 0; i < staging_.size(); ++i) {
+      staging_[i] *= scales[i / static_cast<size_t>(in_features)];
+    }
+  };
+  if (format.groups) {
+    multiply_by_scales();
+    backend_.packer->pack(staging_.data(), in_features, out_features, format, packed);
+    return;
+  }
   std::vector<int8_t> values(staging_.size());
   const bool float8 = format.weight == DType::kFloat8;
   std::transform(staging_.begin(), staging_.end(), values.begin(), [&](float value) {
@@ -263,15 +282,118 @@ void LayerPacker::pack(const LinearWeight& weight, const LinearFormat& format,
   });
   backend_.packer->pack_quantized(values.data(), scales.data(), in_features, out_features, format,
                                   packed);
-  for (size_t i = 0; keep && i < staging_.size(); ++i) {
-    staging_[i] *= scales[i / static_cast<size_t>(in_features)];
+  if (keep) multiply_by_scales();
+}
+
+std::vector<LayerPacker::Origin> LayerPacker::origins_of(
+    int64_t out_features, const std::vector<Part>& parts,
+    const std::vector<Location>& places) const {
+  std::vector<Origin> origins(static_cast<size_t>(out_features));
+  for (size_t p = 0; p < parts.size(); ++p) {
+    const Spread& rows = parts[p].rows;
+    for (int64_t row = 0; row < rows.extent; ++row) {
+      const int64_t group = row / rows.size;
+      const int64_t in_group = row % rows.size;
+      const int64_t to = rows.offset + group * rows.stride + rows.place(in_group);
+      origins[static_cast<size_t>(to)] = {static_cast<int32_t>(p),
+                                          places[p].first + group * places[p].step + in_group};
+    }
   }
+  return origins;
+}
+
+bool LayerPacker::are_read_together(const std::vector<Location>& places) const {
+  return places.size() == 1 || std::all_of(places.begin(), places.end(), [&](const auto& place) {
+           return reader_->lasts(place.name);
+         });
+}
+
+bool LayerPacker::for_features_apart(const LinearWeight& weight, const LinearFormat& format,
+                                     const std::function<void(int64_t, int64_t)>& body) {
+  const int64_t apart = backend_.packer->features_apart(format);
+  if (apart == 0) return false;
+  const int64_t piece = apart * std::max<int64_t>(1, kPiece / (apart * weight.in_features));
+  backend_.device->for_each(ceil_div(weight.out_features, piece), [&](int64_t i) {
+    body(i * piece, std::min(piece, weight.out_features - i * piece));
+  });
+  return true;
+}
+
+bool LayerPacker::pack_by_rows(const LinearWeight& weight, const LinearFormat& format,
+                               const std::vector<Part>& parts, const Spread& columns,
+                               const std::vector<FusedTensor>& fused, void* packed) {
+  if (backend_.packer->features_apart(format) == 0) return false;
+  std::vector<Location> places;
+  for (const Part& part : parts) places.push_back(locate(part, parts, fused, ".weight"));
+  if (!are_read_together(places)) return false;
+  std::vector<SourceTensor> sources;
+  for (const Location& place : places) {
+    if (place.transposed) return false;
+    sources.push_back(require(place, columns.extent));
+  }
+  const std::vector<Origin> origins = origins_of(weight.out_features, parts, places);
+  const int64_t in_features = weight.in_features;
+  const bool whole_rows = columns.extent == in_features;
+  // Calls each(part, its row, output feature, count) for rows that follow one another in both.
+  const auto for_runs = [&](int64_t first, int64_t count, const auto& each) {
+    for (int64_t at = first; at < first + count;) {
+      const Origin& origin = origins[static_cast<size_t>(at)];
+      int64_t end = at + 1;
+      while (end < first + count && origins[static_cast<size_t>(end)].part == origin.part &&
+             (origin.part < 0 || origins[static_cast<size_t>(end)].row == origin.row + end - at)) {
+        ++end;
+      }
+      each(origin, at, end - at);
+      at = end;
+    }
+  };
+  return for_features_apart(weight, format, [&](int64_t first, int64_t count) {
+    const Origin& origin = origins[static_cast<size_t>(first)];
+    // Rows of a float32 file that lie as they are packed are not copied.
+    bool as_stored = whole_rows && origin.part >= 0;
+    for_runs(first, count, [&](const Origin&, int64_t, int64_t run) { as_stored &= run == count; });
+    if (as_stored) {
+      const SourceTensor& source = sources[static_cast<size_t>(origin.part)];
+      const auto* values = source.as<const float>() + origin.row * in_features;
+      if (source.blocks == nullptr && source.dtype == DType::kFloat32 &&
+          reinterpret_cast<uintptr_t>(values) % alignof(float) == 0) {
+        const std::string& name = places[static_cast<size_t>(origin.part)].name;
+        reader_->check_finite(name, source, origin.row, count, values);
+        check_range(name, values, static_cast<size_t>(count * in_features));
+        backend_.packer->pack_rows(values, first, count, in_features, format, packed);
+        return reader_->release(source, origin.row, count);
+      }
+    }
+    rows_.use([&](std::vector<float>& buffer) {
+      const int64_t values = count * in_features;
+      // Rows are read behind the matrix if their columns move.
+      buffer.resize(static_cast<size_t>(whole_rows ? values : values + columns.extent));
+      for_runs(first, count, [&](const Origin& from, int64_t at, int64_t run) {
+        float* to = buffer.data() + (at - first) * in_features;
+        if (from.part < 0 || !whole_rows) std::fill_n(to, run * in_features, 0.0f);
+        if (from.part < 0) return;
+        const auto part = static_cast<size_t>(from.part);
+        const std::string& name = places[part].name;
+        if (whole_rows) {
+          reader_->read_rows(name, sources[part], from.row, run, to);
+          return check_range(name, to, static_cast<size_t>(run * in_features));
+        }
+        float* row = buffer.data() + values;
+        for (int64_t i = 0; i < run; ++i) {
+          reader_->read_rows(name, sources[part], from.row + i, 1, row);
+          check_range(name, row, static_cast<size_t>(columns.extent));
+          spread_row(row, columns, to + i * in_features);
+        }
+      });
+      backend_.packer->pack_rows(buffer.data(), first, count, in_features, format, packed);
+    });
+  });
 }
 
 bool LayerPacker::pack_in_place(const LinearWeight& weight, const LinearFormat& format,
                                 const std::string& name, void* packed) {
-  const TensorView source = reader_->require(name, weight.out_features, weight.in_features);
-  if (source.dtype != DType::kFloat32 ||
+  const SourceTensor source = reader_->require(name, weight.out_features, weight.in_features);
+  if (source.blocks != nullptr || source.dtype != DType::kFloat32 ||
       reinterpret_cast<uintptr_t>(source.data) % alignof(float) != 0) {
     return false;
   }
@@ -293,7 +415,7 @@ LinearWeight LayerPacker::convolution(const std::string& name, int64_t hidden_si
   LinearWeight result = take_linear(name, stored, width * stored, format, packed);
   result.bias = vector(name + ".bias", hidden_size);
   if (reader_ == nullptr) return result;
-  const TensorView source = reader_->require(name + ".weight", hidden_size, hidden_size, width);
+  const SourceTensor source = reader_->require(name + ".weight", hidden_size, hidden_size, width);
   std::vector<float> row(static_cast<size_t>(width * hidden_size));
   staging_.assign(static_cast<size_t>(result.in_features * stored), 0.0f);
   for (int64_t out = 0; out < hidden_size; ++out) {
@@ -343,22 +465,20 @@ LayerPacker::Location LayerPacker::locate(const Part& part, const std::vector<Pa
           transposed};
 }
 
-TensorView LayerPacker::require(const Location& from, int64_t columns) const {
+SourceTensor LayerPacker::require(const Location& from, int64_t columns) const {
   if (from.slices == 0) return reader_->require(from.name, from.rows, columns);
-  const TensorView tensor =
-      reader_->require(from.name, from.slices, from.rows / from.slices, columns);
-  return TensorView(tensor.data, tensor.dtype, from.rows, columns);
+  return reader_->require(from.name, from.slices, from.rows / from.slices, columns)
+      .as_matrix(from.rows, columns);
 }
 
 void LayerPacker::place_vector(const Location& from, const Spread& rows, float* to) {
   place(reader_->require(from.name, from.rows, 0), from, rows, {}, 1, to);
 }
 
-void LayerPacker::place(const TensorView& source, const Location& from, const Spread& rows,
+void LayerPacker::place(const SourceTensor& source, const Location& from, const Spread& rows,
                         const Spread& columns, int64_t row_length, float* to) {
   const int64_t width = std::max<int64_t>(1, columns.extent);
-  for_each_piece(rows.extent, width, [&](int64_t begin, int64_t count) {
-    std::vector<float> values(static_cast<size_t>(count * width));
+  for_each_piece_with_buffer(rows.extent, width, [&](int64_t begin, int64_t count, auto& values) {
     // Each iteration reads rows of one group, which are consecutive in the source.
     for (int64_t row = begin; row < begin + count;) {
       const int64_t group = row / rows.size;
@@ -379,23 +499,23 @@ void LayerPacker::place(const TensorView& source, const Location& from, const Sp
   });
 }
 
-void LayerPacker::place_transposed(const TensorView& source, const Location& from,
+void LayerPacker::place_transposed(const SourceTensor& source, const Location& from,
                                    const Spread& rows, const Spread& columns, int64_t row_length,
                                    float* to) {
-  for_each_piece(columns.extent, from.rows, [&](int64_t begin, int64_t count) {
-    std::vector<float> values(static_cast<size_t>(count * from.rows));
-    reader_->read_rows(from.name, source, begin, count, values.data());
-    check_range(from.name, values.data(), values.size());
-    for (int64_t row = 0; row < rows.extent; ++row) {
-      const int64_t group = row / rows.size;
-      const int64_t in_group = row % rows.size;
-      const float* value = values.data() + from.first + group * from.step + in_group;
-      float* out = to + (rows.offset + group * rows.stride + rows.place(in_group)) * row_length;
-      for (int64_t i = begin; i < begin + count; ++i, value += from.rows) {
-        out[i / columns.size * columns.stride + i % columns.size] = *value;
-      }
-    }
-  });
+  for_each_piece_with_buffer(
+      columns.extent, from.rows, [&](int64_t begin, int64_t count, auto& values) {
+        reader_->read_rows(from.name, source, begin, count, values.data());
+        check_range(from.name, values.data(), values.size());
+        for (int64_t row = 0; row < rows.extent; ++row) {
+          const int64_t group = row / rows.size;
+          const int64_t in_group = row % rows.size;
+          const float* value = values.data() + from.first + group * from.step + in_group;
+          float* out = to + (rows.offset + group * rows.stride + rows.place(in_group)) * row_length;
+          for (int64_t i = begin; i < begin + count; ++i, value += from.rows) {
+            out[i / columns.size * columns.stride + i % columns.size] = *value;
+          }
+        }
+      });
 }
 
 void LayerPacker::for_each_piece(int64_t rows, int64_t columns,
@@ -405,8 +525,19 @@ void LayerPacker::for_each_piece(int64_t rows, int64_t columns,
                             [&](int64_t i) { body(i * piece, std::min(piece, rows - i * piece)); });
 }
 
+void LayerPacker::for_each_piece_with_buffer(
+    int64_t rows, int64_t columns,
+    const std::function<void(int64_t, int64_t, std::vector<float>&)>& body) {
+  for_each_piece(rows, columns, [&](int64_t first, int64_t count) {
+    rows_.use([&](std::vector<float>& buffer) {
+      buffer.resize(static_cast<size_t>(count * columns));
+      body(first, count, buffer);
+    });
+  });
+}
+
 void LayerPacker::check_range(const std::string& name, const float* values, size_t count) const {
-  if (precision_.floats() != DType::kFloat16) return;
+  if (precision_.weights() != DType::kFloat16) return;
   const float* found =
       std::find_if(values, values + count, [](float value) { return std::abs(value) > 65504.0f; });
   if (found != values + count) {

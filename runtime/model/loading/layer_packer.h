@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "core/arena.h"
+#include "model/loading/buffer_pool.h"
+#include "model/loading/grouped_parts.h"
 #include "model/loading/precision.h"
 #include "model/loading/tensor_reader.h"
 #include "model/spec/spec.h"
@@ -193,18 +195,37 @@ class LayerPacker {
                                                                           int64_t columns) const;
   // Writes rows of the source to a matrix of `row_length` columns, without touching what lies
   // between them. If `columns` is empty, `to` is a vector.
-  void place(const TensorView& source, const Location& from, const Spread& rows,
+  void place(const SourceTensor& source, const Location& from, const Spread& rows,
              const Spread& columns, int64_t row_length, float* to);
   // Writes rows of a transposed matrix.
-  void place_transposed(const TensorView& source, const Location& from, const Spread& rows,
+  void place_transposed(const SourceTensor& source, const Location& from, const Spread& rows,
                         const Spread& columns, int64_t row_length, float* to);
   void place_vector(const Location& from, const Spread& rows, float* to);
   // The tensor of the source, whose slices lie one after the other.
-  TensorView require(const Location& from, int64_t columns) const;
+  SourceTensor require(const Location& from, int64_t columns) const;
 
   // Takes memory from the arena for a layer of these sizes.
   LinearWeight take_linear(const std::string& name, int64_t out_features, int64_t in_features,
                            const LinearFormat& format, void*& packed);
+  // Row of a part's tensor that becomes an output feature; part -1: none, zeros.
+  struct Origin {
+    int32_t part = -1;
+    int64_t row = 0;
+  };
+  // The origins of all output features.
+  std::vector<Origin> origins_of(int64_t out_features, const std::vector<Part>& parts,
+                                 const std::vector<Location>& places) const;
+  // True if the tensors of all parts of a layer last, so that their rows are read in any order.
+  bool are_read_together(const std::vector<Location>& places) const;
+  // Calls body(first, count) for some output features at a time, in parallel, if the format packs
+  // them apart. Otherwise returns false.
+  bool for_features_apart(const LinearWeight& weight, const LinearFormat& format,
+                          const std::function<void(int64_t, int64_t)>& body);
+  // Packs the parts without a copy of all of them. Returns false if the format does not allow it,
+  // or they are transposed.
+  bool pack_by_rows(const LinearWeight& weight, const LinearFormat& format,
+                    const std::vector<Part>& parts, const Spread& columns,
+                    const std::vector<FusedTensor>& fused, void* packed);
   // Assembles the parts in staging_ and packs them. With `keep` staging_ holds the weight then.
   void pack(const LinearWeight& weight, const LinearFormat& format, const std::vector<Part>& parts,
             const Spread& columns, const std::vector<FusedTensor>& fused, bool keep, void* packed);
@@ -224,18 +245,25 @@ class LayerPacker {
   // float32.
   bool pack_in_place(const LinearWeight& weight, const LinearFormat& format,
                      const std::string& name, void* packed);
-  // Throws InvalidArgument if a value is out of range for the dtype of tables and activations.
+  // Throws InvalidArgument if a value is out of range for Precision::weights.
   void check_range(const std::string& name, const float* values, size_t count) const;
   // Calls body(first row, number of rows) for pieces of all rows, in parallel.
   void for_each_piece(int64_t rows, int64_t columns,
                       const std::function<void(int64_t, int64_t)>& body);
+  // Calls body(first row, number of rows, floats for them) as above.
+  void for_each_piece_with_buffer(
+      int64_t rows, int64_t columns,
+      const std::function<void(int64_t, int64_t, std::vector<float>&)>& body);
 
   const NormSpec norm_;
   const Precision precision_;
   Backend& backend_;
   Arena& arena_;
   const TensorReader* reader_;
+  // Kept from layer to layer: memory that is new costs as much as what is written to it.
   std::vector<float> staging_;
+  BufferPool<std::vector<float>> rows_;
+  BufferPool<GroupedLayer> grouped_;
 };
 
 }  // namespace packhorse

@@ -28,24 +28,51 @@ LinearFormat LayerPacker::format_of(const std::vector<Part>& parts, const Spread
 void LayerPacker::pack_groups(const LinearWeight& weight, const LinearFormat& format,
                               const std::vector<Part>& parts, const Spread& columns,
                               const std::vector<FusedTensor>& fused, void* packed) {
-  GroupedLayer layer(weight.out_features, weight.in_features, format.groups);
+  std::vector<Location> places;
+  int64_t placed = 0;
   for (const Part& part : parts) {
-    const Location from = locate(part, parts, fused, ".weight");
-    const GroupedTensor source(*reader_, from.name, from.rows, columns.extent,
-                               precision_.groups.at(part.grouped_name()));
-    const Spread& rows = part.rows;
-    for_each_piece(rows.extent, columns.extent, [&](int64_t begin, int64_t count) {
-      for (int64_t row = begin; row < begin + count; ++row) {
-        const int64_t group = row / rows.size;
-        const int64_t in_group = row % rows.size;
-        layer.put_row(source, from.first + group * from.step + in_group,
-                      rows.offset + group * rows.stride + rows.place(in_group));
+    places.push_back(locate(part, parts, fused, ".weight"));
+    placed += part.rows.extent * columns.extent;
+  }
+  const int64_t in_features = weight.in_features;
+  const bool full = placed == weight.out_features * in_features;
+  const std::vector<Origin> origins = origins_of(weight.out_features, parts, places);
+  const auto open = [&](size_t part) {
+    return GroupedTensor(*reader_, places[part].name, places[part].rows, columns.extent,
+                         precision_.groups.at(parts[part].grouped_name()));
+  };
+  if (backend_.packer->features_apart(format) != 0 && are_read_together(places)) {
+    std::vector<GroupedTensor> sources;
+    for (size_t part = 0; part < parts.size(); ++part) sources.push_back(open(part));
+    for_features_apart(weight, format, [&](int64_t first, int64_t count) {
+      grouped_.use([&](GroupedLayer& layer) {
+        layer.begin(count, in_features, format.groups, full);
+        for (int64_t i = 0; i < count; ++i) {
+          const Origin& origin = origins[static_cast<size_t>(first + i)];
+          if (origin.part < 0) continue;
+          layer.put_row(sources[static_cast<size_t>(origin.part)], origin.row, i);
+        }
+        backend_.packer->pack_group_rows(layer.weight(), first, count, in_features, format, packed);
+      });
+    });
+    for (const GroupedTensor& source : sources) {
+      reader_->release(source.tensor, 0, source.tensor.rows());
+    }
+    return;
+  }
+  GroupedLayer layer;
+  layer.begin(weight.out_features, in_features, format.groups, full);
+  for (size_t part = 0; part < parts.size(); ++part) {
+    const GroupedTensor source = open(part);
+    for_each_piece(weight.out_features, in_features, [&](int64_t first, int64_t count) {
+      for (int64_t to = first; to < first + count; ++to) {
+        const Origin& origin = origins[static_cast<size_t>(to)];
+        if (origin.part == static_cast<int32_t>(part)) layer.put_row(source, origin.row, to);
       }
     });
-    reader_->release(source.tensor, 0, from.rows);
+    reader_->release(source.tensor, 0, source.tensor.rows());
   }
-  backend_.packer->pack_groups(layer.weight(), weight.in_features, weight.out_features, format,
-                               packed);
+  backend_.packer->pack_groups(layer.weight(), in_features, weight.out_features, format, packed);
 }
 
 std::function<void(int64_t, int64_t, float*)> LayerPacker::row_reader(const std::string& name,
@@ -53,7 +80,7 @@ std::function<void(int64_t, int64_t, float*)> LayerPacker::row_reader(const std:
                                                                       int64_t columns) const {
   const auto found = precision_.groups.find(name);
   if (found == precision_.groups.end()) {
-    const TensorView source = reader_->require(name, rows, columns);
+    const SourceTensor source = reader_->require(name, rows, columns);
     return [this, name, source](int64_t first, int64_t count, float* to) {
       reader_->read_rows(name, source, first, count, to);
     };

@@ -21,11 +21,15 @@ struct Precision {
 
   /// The dtype of activations, tables and outputs.
   DType floats() const { return rest.compute; }
+  /// The dtype of the weights that are not quantised: dense layers and, where rows are decoded as
+  /// they are read, the table of words.
+  DType weights() const { return rest.weight; }
 };
 
-/// The precision of a model that is loaded with `dtype`. Throws as LinearPacker::format does.
-inline Precision precision_of(DType dtype, const LinearPacker& packer) {
-  const LinearFormat format = packer.format(dtype);
+/// The precision of a model that is loaded with `dtype`, perhaps with a language model head. Throws
+/// as LinearPacker::format does.
+inline Precision precision_of(DType dtype, bool has_lm, const LinearPacker& packer) {
+  const LinearFormat format = has_lm ? packer.lm_format(dtype) : packer.format(dtype);
   return {format, format.plain(), format.plain(), {}};
 }
 

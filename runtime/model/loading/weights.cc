@@ -1,6 +1,7 @@
 #include "model/loading/weights.h"
 
 #include "model/loading/layer_packer.h"
+#include "model/loading/progress.h"
 #include "model/loading/tensor_reader.h"
 
 namespace packhorse {
@@ -34,6 +35,7 @@ ModelWeights plan_weights(const Spec& spec, const Precision& precision, Backend&
 std::shared_ptr<const ModelWeights> load_weights(const Spec& spec, const Precision& precision,
                                                  Backend& backend, const PlannedAllocation& plan,
                                                  const WeightSource& source) {
+  const ProgressScope progress(plan.bytes);
   auto weights = std::make_shared<ModelWeights>();
   weights->plan = plan;
   weights->memory = backend.device->allocate(plan.bytes);

@@ -24,7 +24,7 @@ struct SourceWeights {
 struct ModelWeights {
   std::optional<SourceWeights> source;  // where Spec::source
   StemWeights stem;
-  StackWeights stack;  // of Spec::stack
+  StackWeights stack;  // the last one's
   HeadWeights heads;
 
   PlannedAllocation plan;

@@ -157,7 +157,7 @@ struct LayerSpec {
 /// layers.
 struct StackSpec {
   std::string name;
-  std::string prefix;  // of the names of its tensors: "encoder.", or nothing where it is alone
+  std::string prefix;  // begins names of tensors: "encoder.", or nothing for one alone
   int64_t max_seqlen = 0;
   int64_t hidden_size = 0;
   StemSpec stem;
@@ -209,7 +209,7 @@ struct HeadsSpec {
 };
 
 struct Spec {
-  int64_t max_seqlen = 0;  // of stack()
+  int64_t max_seqlen = 0;  // the last stack's
   /// One stack; or two, of which the second attends to the last hidden state of the first.
   std::vector<StackSpec> stacks = std::vector<StackSpec>(1);
   HeadsSpec heads;

@@ -31,8 +31,8 @@ std::vector<float> alibi_slopes(int64_t num_heads) {
 int64_t causal_bucket(int64_t distance, int64_t num_buckets, int64_t max_distance) {
   const int64_t exact = num_buckets / 2;
   if (distance < exact) return distance;
-  const auto range = static_cast<float>(
-      std::log(static_cast<double>(max_distance) / static_cast<double>(exact)));
+  const auto range =
+      static_cast<float>(std::log(static_cast<double>(max_distance) / static_cast<double>(exact)));
   const float ratio = std::log(static_cast<float>(distance) / static_cast<float>(exact)) / range;
   const auto step = static_cast<int64_t>(ratio * static_cast<float>(num_buckets - exact));
   return std::min(exact + step, num_buckets - 1);

@@ -18,9 +18,10 @@ std::vector<float> rope_frequencies(float theta, int64_t dims, float factor);
 /// one.
 std::vector<float> alibi_slopes(int64_t num_heads);
 
-/// The bucket of a distance to the left in causal attention, as T5 counts them (Raffel et al., arXiv
-/// 1910.10683): one for each distance below num_buckets / 2; the others grow with the logarithm of
-/// the distance, up to max_distance. In float32, because rounding decides at the boundaries.
+/// The bucket of a distance to the left in causal attention, as T5 counts them (Raffel et al.,
+/// arXiv 1910.10683): one for each distance below num_buckets / 2; the others grow with the
+/// logarithm of the distance, up to max_distance. In float32, because rounding decides at the
+/// boundaries.
 PACKHORSE_API int64_t causal_bucket(int64_t distance, int64_t num_buckets, int64_t max_distance);
 
 /// For each distance of query and key (query minus key) from -limit to limit, the row of the table

@@ -28,14 +28,16 @@ StemWeights build_stem(const Spec& spec, const StackSpec& stack, const StemWeigh
   }
   const std::string words = name + "word";
   const bool as_stored = packer.backend().ops->embeds_stored_rows();
+  const DType floats = packer.precision().weights();
+  const DType narrow = floats == DType::kFloat32 ? stem.table_dtype.value_or(floats) : floats;
   if (source != nullptr && stem.shared_words) {
     weights.word_table = source->word_table;
     weights.packed_words = source->packed_words;
   } else if (spec.quantized.contains(words) && as_stored) {
     weights.packed_words =
         packer.padded_dense(words, stem.vocab_size, width, false, packer.precision().rest, words);
-  } else if (stem.table_dtype && weights.dtype == DType::kFloat32 && as_stored) {
-    weights.word_table = packer.table(words, stem.vocab_size, width, *stem.table_dtype);
+  } else if (as_stored && is_widened(narrow, weights.dtype)) {
+    weights.word_table = packer.table(words, stem.vocab_size, width, narrow);
   } else {
     weights.word_table = packer.table(words, stem.vocab_size, width, stem.embedding_scale);
   }

@@ -43,7 +43,7 @@ struct RopeArgs {
 /// a sequence with q_len queries and kv_len keys has the position kv_len - q_len + i among the
 /// keys.
 struct AttentionMask {
-  bool causal = false;  // over pages, false: every query sees all keys of its sequence
+  bool causal = false;        // over pages, false: every query sees all keys of its sequence
   int32_t window_left = -1;   // distance to the left beyond which keys are masked; -1: no limit
   int32_t window_right = -1;  // to the right
 };
@@ -55,7 +55,7 @@ enum class ScoreTermKind : uint8_t { kNone, kAlibi, kBucketed, kDisentangled };
 /// The numbers of a kBucketed term (T5, MPNet).
 struct BucketBias {
   const float* table = nullptr;  // [num_buckets, H]
-  /// The same by distance, for causal attention over pages: [H, max_distance + 1] of each head,
+  /// The numbers by distance, for causal attention over pages: [H, max_distance + 1] of each head,
   /// from max_distance, as which larger distances count, down to 0.
   const float* by_distance = nullptr;
 };

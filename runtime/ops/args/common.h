@@ -45,6 +45,12 @@ struct LinearWeight {
   bool skinny = false;  // LinearFormat::skinny
 };
 
+/// Returns whether a weight has 16 bits and its input, of dtype `x`, is float32: it is converted to
+/// float32 when it is read.
+constexpr bool is_widened(DType weight, DType x) {
+  return x == DType::kFloat32 && (weight == DType::kBFloat16 || weight == DType::kFloat16);
+}
+
 enum class NormKind : uint8_t { kLayer, kRms };
 
 /// The parameters of a normalisation: gamma [E], and beta [E] or null. Statistics are computed in

@@ -99,6 +99,12 @@ struct CastArgs {
   const int32_t* cu_seqlens = nullptr;  // [rows of out + 1] where rows are of sequences, or null
 };
 
+/// out[i, j] = x[i, j] - log(sum over k of exp(x[i, k])): log-probabilities of logits.
+struct LogSoftmaxArgs {
+  TensorView x;    // [rows, columns]
+  TensorView out;  // [rows, columns] float32; may be x
+};
+
 /// out = activation(x), or with `gated` activation(gate) * up of the blocks of kGateBlock columns
 /// that alternate in x. With `slots` the other rows of `out` stay as they are: those to which
 /// LoraArgs with these slots and ranks adds nothing.

@@ -14,11 +14,15 @@ namespace packhorse {
 ///
 /// With `ordered` the input features are in an order of the weight's own, in which those of a group
 /// are neighbours: the layer takes the columns of its input in that order.
+///
+/// `wide_inputs` is no matter of the weights: a CPU rounds what the layer takes to 16 bits instead
+/// of 8.
 struct WeightGroups {
   int32_t bits = 0;  // 4 or 8; 0: the weights are not quantised in groups
   int32_t size = 0;  // a power of two from 16 on; with 4 bits, from 32 on
   bool minima = false;
   bool ordered = false;
+  bool wide_inputs = false;  // only with 8 bits and groups of 32 or more
 
   explicit operator bool() const { return bits != 0; }
   bool operator==(const WeightGroups&) const = default;

@@ -1,5 +1,12 @@
 #include "packhorse/weight_source.h"
 
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdlib>
+
+#include "packhorse/error.h"
 #include "test.h"
 
 namespace packhorse {
@@ -21,6 +28,31 @@ TEST(borrowed_and_renamed_tensors) {
   CHECK(!renamed->find("a"));
   CHECK(!renamed->find("lost"));
   CHECK(renamed->identity().empty());
+}
+
+TEST(borrowed_blocks_of_a_mapping_that_is_truncated) {
+  constexpr size_t kBytes = 1 << 16;
+  char path[] = "/tmp/packhorse-mapping-XXXXXX";
+  const int file = mkstemp(path);
+  CHECK(file >= 0 && ftruncate(file, kBytes) == 0);
+  void* const data = mmap(nullptr, kBytes, PROT_READ, MAP_SHARED, file, 0);
+  CHECK(data != MAP_FAILED);
+  const auto* bytes = static_cast<const uint8_t*>(data);
+  const TensorBlocks blocks = {bytes, BlockKind::kQ8_0, 2, {4, 64}};
+  {
+    const auto renamed = rename_tensors(borrow_tensors({}, {{"a", blocks}}, {{data, kBytes, path}}),
+                                        {{"ours", "a"}});
+    CHECK(renamed->find_blocks("a") == nullptr && !renamed->find("ours"));
+    CHECK(renamed->find_blocks("ours")->data == bytes);
+    renamed->release(data, kBytes);
+    CHECK(ftruncate(file, 4096) == 0);
+    CHECK(*const_cast<const volatile uint8_t*>(bytes + kBytes - 1) == 0);
+    CHECK_THROWS_AS(RuntimeError, renamed->release(data, kBytes),
+                    std::string(path) + ": the file was truncated while it was read");
+  }
+  munmap(data, kBytes);  // the mapping is still the caller's
+  close(file);
+  unlink(path);
 }
 
 }  // namespace

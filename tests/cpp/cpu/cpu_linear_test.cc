@@ -36,7 +36,7 @@ struct LinearOp {
 };
 
 TEST(cpu_linear_matches_float64) {
-  for (DType dtype : dtypes()) {
+  for (DType dtype : dense_dtypes()) {
     const auto ops = make(2);
     for (auto [rows, in, out] : {std::tuple{1, 26, 52},
                                  {3, 384, 70},
@@ -79,7 +79,7 @@ TEST(cpu_linear_matches_float64) {
 
 TEST(cpu_linear_reads_and_writes_strided_rows) {
   const auto ops = make(2);
-  for (DType dtype : dtypes()) {
+  for (DType dtype : dense_dtypes()) {
     const Dense dense(*ops.packer, 40, 30, dtype, 11);
     for (int64_t rows : {40, 100}) {
       Matrix x = Matrix::random(rows, 50, dtype, 12);
@@ -101,7 +101,7 @@ TEST(cpu_feed_forward_matches_float64) {
   const Activation all[] = {Activation::kNone,   Activation::kGelu, Activation::kGeluTanh,
                             Activation::kRelu,   Activation::kSilu, Activation::kTanh,
                             Activation::kSigmoid};
-  for (DType dtype : dtypes()) {
+  for (DType dtype : dense_dtypes()) {
     for (Activation activation : all) {
       for (int threads : {1, 3}) {
         FeedForwardOp op(threads, 72, 200, dtype, activation);
@@ -152,7 +152,7 @@ bool bits_depend_on_the_row_alone(Op& one, Op& three, int64_t columns, DType dty
 }
 
 TEST(cpu_linear_bits_depend_on_the_row_alone) {
-  for (DType dtype : dtypes()) {
+  for (DType dtype : dense_dtypes()) {
     for (auto [in, out] :
          {std::pair{384, 384}, {100, 200}, {33, 17}, {40, 193}, {1000, 500}, {512, 96}}) {
       for (bool finish : {false, true}) {
@@ -165,12 +165,104 @@ TEST(cpu_linear_bits_depend_on_the_row_alone) {
 }
 
 TEST(cpu_feed_forward_bits_depend_on_the_row_alone) {
-  for (DType dtype : dtypes()) {
+  for (DType dtype : dense_dtypes()) {
     for (auto [hidden, intermediate] : {std::pair{128, 512}, {76, 300}}) {
       FeedForwardOp one(1, hidden, intermediate, dtype);
       FeedForwardOp three(3, hidden, intermediate, dtype);
       CHECK(bits_depend_on_the_row_alone(one, three, hidden, dtype));
     }
+  }
+}
+
+// Returns whether run(x, dtype), whose weights are stored as `dtype`, gives the bits of run(x,
+// kFloat32), whose weights are the same numbers.
+template <class Run>
+bool bits_are_those_of_float32(DType dtype, std::initializer_list<int64_t> counts, int64_t in,
+                               const Run& run) {
+  bool same = true;
+  for (int64_t rows : counts) {
+    Matrix x = Matrix::random(rows, in, DType::kFloat32, 41);
+    const Matrix narrow = run(x, dtype), wide = run(x, DType::kFloat32);
+    same &= narrow.same_rows(0, wide, 0, rows);
+  }
+  return same;
+}
+
+TEST(cpu_weights_of_16_bits_give_the_bits_of_float32) {
+  const std::initializer_list<int64_t> rows = {0,  1,  2,  5,  6,  7,  12,  13,  14,
+                                               15, 28, 29, 43, 64, 65, 128, 141, 300};
+  for (DType dtype : widened_dtypes()) {
+    for (int threads : {1, 3}) {
+      const auto ops = make(threads);
+      for (auto [in, out] : {std::pair{1, 1}, {33, 17}, {100, 200}, {577, 96}, {3000, 65}}) {
+        const Dense narrow(*ops.packer, in, out, dtype, 11);
+        const Dense wide(*ops.packer, narrow.weight, narrow.bias, in);
+        const Norm norm(out);
+        for (bool finish : {false, true}) {
+          const auto run = [&](Matrix& x, DType stored) {
+            Matrix result = Matrix::random(x.rows, out, DType::kFloat32, 13);
+            LinearArgs args;
+            args.x = x.view();
+            args.weight = stored == dtype ? narrow.view : wide.view;
+            args.activation = finish ? Activation::kNone : Activation::kGelu;
+            if (finish) args.residual = result.view();
+            if (finish) args.norm = norm.view;
+            args.out = result.view();
+            linear(ops, args);
+            return result;
+          };
+          CHECK(bits_are_those_of_float32(dtype, rows, in, run));
+        }
+      }
+    }
+  }
+}
+
+TEST(cpu_feed_forward_of_16_bits_gives_the_bits_of_float32) {
+  for (DType dtype : widened_dtypes()) {
+    FeedForwardOp op(3, 72, 256, dtype);
+    const Dense up(*op.ops.packer, op.up.weight, op.up.bias, 72);
+    const Dense down(*op.ops.packer, op.down.weight, op.down.bias, 256);
+    const auto run = [&](const Matrix& x, DType stored) {
+      FeedForwardArgs args;
+      Matrix result = x;
+      args.x = args.residual = args.out = result.view();
+      args.up = stored == dtype ? op.up.view : up.view;
+      args.down = stored == dtype ? op.down.view : down.view;
+      args.norm = op.norm.view;
+      feed_forward(op.ops, args);
+      return result;
+    };
+    CHECK(bits_are_those_of_float32(dtype, {1, 17, 64, 130, 600}, 72, run));
+  }
+}
+
+// Every finite number of 16 bits comes through packing and multiplication as it is, and numbers
+// between two of them are rounded to nearest, ties to even.
+TEST(cpu_weights_of_16_bits_are_rounded_once) {
+  for (DType dtype : widened_dtypes()) {
+    const auto ops = make(1);
+    std::vector<float> numbers;
+    for (uint32_t bits = 0; bits < 1 << 16; ++bits) {
+      const auto half = static_cast<uint16_t>(bits);
+      float value = 0;
+      to_float32(&half, dtype, &value, 1);
+      if (!std::isfinite(value)) continue;
+      for (float factor : {1.0f, 1.0f + 0x1p-12f, 1.0f - 0x1p-12f, 1.0f + 0x1p-11f, 1.0f + 0x1p-9f})
+        numbers.push_back(std::clamp(value * factor, -65504.0f, 65504.0f));
+    }
+    const auto count = static_cast<int64_t>(numbers.size());
+    const Dense dense(*ops.packer, numbers, {}, 1, dtype);
+    Matrix x(1, 1, DType::kFloat32), out(1, count, DType::kFloat32);
+    x.set({1.0f});
+    linear(ops,
+           {.x = x.view(), .weight = dense.view, .residual = {}, .norm = {}, .out = out.view()});
+    std::vector<uint16_t> rounded(numbers.size());
+    from_float32(numbers.data(), dtype, rounded.data(), rounded.size());
+    std::vector<float> expected(numbers.size());
+    to_float32(rounded.data(), dtype, expected.data(), rounded.size());
+    const std::vector<float> found = out.values();
+    CHECK(std::equal(found.begin(), found.end(), expected.begin()));
   }
 }
 

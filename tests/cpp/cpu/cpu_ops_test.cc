@@ -23,7 +23,7 @@ TEST(cpu_empty_batch_is_legal) {
 }
 
 TEST(cpu_memory_does_not_grow_with_shapes) {
-  for (DType dtype : dtypes()) {
+  for (DType dtype : dense_dtypes()) {
     FeedForwardOp feed_forward(2, 64, 192, dtype);
     AttentionOp attention;
     attention.ops = make(2);
@@ -45,12 +45,13 @@ TEST(cpu_memory_does_not_grow_with_shapes) {
 
 TEST(cpu_refuses_dtypes_with_a_reason) {
   const auto ops = make(1);
-  CHECK_THROWS_AS(RuntimeError, ops.packer->format(DType::kFloat16), "use float32");
+  CHECK_THROWS_AS(RuntimeError, ops.packer->format(DType::kFloat8), "use float32");
   CHECK_THROWS_AS(RuntimeError, ops.packer->format(DType::kInt32), "int32 is not supported");
-  ops.packer->format(DType::kInt8);
-  if (dtypes().size() < 2) {
-    CHECK_THROWS_AS(RuntimeError, ops.packer->format(DType::kBFloat16), "AVX512-BF16");
-  }
+  Matrix x(3, 16, DType::kFloat16);
+  CHECK_THROWS_AS(RuntimeError, ops->activate({.x = x.view(), .out = x.view()}),
+                  "rows of float16 are not supported on the CPU");
+  for (DType dtype : {DType::kInt8, DType::kBFloat16, DType::kFloat16}) ops.packer->format(dtype);
+  CHECK(ops.packer->format(DType::kFloat16).compute == DType::kFloat32);
 }
 
 TEST(cpu_allocate_is_aligned_and_names_what_lacks) {

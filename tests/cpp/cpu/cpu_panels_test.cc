@@ -1,5 +1,9 @@
-// Tests the products in bfloat16 and int8 of aarch64 (MultiplyPanels), in every instruction set
-// that this processor has.
+// Tests the products in bfloat16 and int8 of MultiplyPanels, in every instruction set that this
+// processor has and that has them.
+#include <fstream>
+#include <iterator>
+#include <string>
+
 #include "core/math.h"
 #include "cpu/isa/kernels.h"
 #include "cpu/isa/processor.h"
@@ -14,13 +18,47 @@ using cpu::MultiplyPanels;
 
 constexpr int64_t kMostRows = 17;
 
-std::vector<const cpu::Kernels*> levels() {
+// Products in int8, and the largest byte of x that they take.
+struct Level {
+  const cpu::Kernels* kernels;
+  void (*multiply)(const MultiplyPanels&);
+  int most;
+};
+
+#if defined(__aarch64__)
+
+std::vector<Level> levels() {
   const cpu::Isa isa = cpu::cpu_features().isa;
   std::vector<const cpu::Kernels*> found = {&cpu::kNeonKernels};
   if (isa != cpu::Isa::kNeon) found.push_back(&cpu::kNeonDotKernels);
   if (isa == cpu::Isa::kNeonMatmul) found.push_back(&cpu::kNeonMatmulKernels);
+  std::vector<Level> result;
+  for (const cpu::Kernels* kernels : found) {
+    result.push_back({kernels, kernels->multiply_panels_int8, 255});
+  }
+  return result;
+}
+
+#else
+
+// The words of /proc/cpuinfo: whatever ONEDNN_MAX_CPU_ISA hides is tested here.
+bool has(const char* feature) {
+  std::ifstream file("/proc/cpuinfo");
+  return std::find(std::istream_iterator<std::string>(file), {}, feature) !=
+         std::istream_iterator<std::string>();
+}
+
+std::vector<Level> levels() {
+  std::vector<Level> found = {{&cpu::kSse41Kernels, cpu::kSse41Kernels.multiply_panels_int8, 127}};
+  if (has("avx2"))
+    found.push_back({&cpu::kAvx2Kernels, cpu::kAvx2Kernels.multiply_panels_int8, 127});
+  if (has("avx_vnni")) {
+    found.push_back({&cpu::kAvx2Kernels, cpu::kAvx2Kernels.multiply_panels_int8_vnni, 255});
+  }
   return found;
 }
+
+#endif
 
 // A random weight with rows for it, and the weight as `kernels` reads it.
 template <class T, class U>
@@ -67,9 +105,11 @@ struct Panels {
   std::vector<U> x;
 };
 
+#if defined(__aarch64__)
 uint16_t random_bfloat16(std::mt19937& generator) {
   return float32_to_bfloat16(std::normal_distribution<float>()(generator));
 }
+#endif
 // The largest products are frequent.
 int8_t random_int8(std::mt19937& generator) {
   const int value = static_cast<int>(generator() % 400) - 200;
@@ -80,13 +120,14 @@ uint8_t random_uint8(std::mt19937& generator) {
 }
 
 TEST(cpu_panels_of_int8_are_exact) {
-  for (const cpu::Kernels* kernels : levels()) {
+  for (const auto& [kernels, multiply, most] : levels()) {
     for (int64_t in : {1, 3, 15, 16, 17, 66, 300}) {
       for (int64_t columns : {1, 16, 17, 50, 64}) {
-        const Panels<int8_t, uint8_t> panels(*kernels, in, columns, random_int8, random_uint8);
+        Panels<int8_t, uint8_t> panels(*kernels, in, columns, random_int8, random_uint8);
+        for (uint8_t& value : panels.x) value = static_cast<uint8_t>(std::min<int>(value, most));
         for (int64_t rows = 0; rows <= kMostRows; ++rows) {
           std::vector<int32_t> found(static_cast<size_t>(rows * columns) + 1, 77);
-          kernels->multiply_panels_int8(panels.task(0, rows, found.data()));
+          multiply(panels.task(0, rows, found.data()));
           bool right = found.back() == 77;  // nothing is written beyond the last column
           for (int64_t row = 0; row < rows; ++row) {
             for (int64_t n = 0; n < columns; ++n) {
@@ -102,8 +143,10 @@ TEST(cpu_panels_of_int8_are_exact) {
   }
 }
 
+#if defined(__aarch64__)
+
 TEST(cpu_panels_of_bfloat16) {
-  for (const cpu::Kernels* kernels : levels()) {
+  for (const auto& [kernels, multiply, most] : levels()) {
     for (int64_t in : {1, 2, 7, 8, 33, 64, 200}) {
       for (int64_t columns : {1, 16, 18, 50, 64}) {
         const Panels<uint16_t, uint16_t> panels(*kernels, in, columns, random_bfloat16,
@@ -149,7 +192,7 @@ TEST(cpu_panels_of_bfloat16) {
 }
 
 TEST(cpu_panels_finish_rows) {
-  for (const cpu::Kernels* kernels : levels()) {
+  for (const auto& [kernels, multiply, most] : levels()) {
     const Panels<uint16_t, uint16_t> panels(*kernels, 40, 21, random_bfloat16, random_bfloat16);
     std::vector<float> plain(5 * 21), active(plain.size());
     MultiplyPanels task = panels.task(0, 5, plain.data());
@@ -163,6 +206,8 @@ TEST(cpu_panels_finish_rows) {
     }
   }
 }
+
+#endif
 
 }  // namespace
 }  // namespace packhorse::cpu_test

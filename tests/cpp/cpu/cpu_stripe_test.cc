@@ -4,6 +4,7 @@
 
 #include "core/math.h"
 #include "cpu/gemm/gemm.h"
+#include "cpu/gemm/gemm_int8.h"
 #include "cpu/isa/kernels.h"
 #include "cpu/isa/processor.h"
 #include "cpu_test.h"
@@ -130,10 +131,14 @@ TEST(cpu_stripe_of_bfloat16) {
 
 TEST(cpu_stripe_of_int8_is_exact) {
   const cpu::CpuFeatures features = cpu::cpu_features();
-  const auto multiply = cpu::kernels_here().multiply_stripe_int8;
-  if (!features.vnni || multiply == nullptr) return;
+  const cpu::Kernels& kernels = cpu::kernels_here();
+  const auto multiply =
+      features.vnni ? kernels.multiply_stripe_int8 : kernels.multiply_stripe_int8_plain;
+  if (multiply == nullptr) return;
   for (int64_t in : {1, 3, 4, 63, 66, 300}) {
-    const Stripe<int8_t, uint8_t> stripe(in, random_int8, random_uint8);
+    Stripe<int8_t, uint8_t> stripe(in, random_int8, random_uint8);
+    const int most = cpu::int8_levels();
+    for (uint8_t& value : stripe.x) value = static_cast<uint8_t>(std::min<int>(value, most));
     for (int64_t rows = 1; rows <= kSkinnyRows; ++rows) {
       for (int64_t columns : {1, 17, 32, 50, 64}) {
         std::vector<int32_t> sums(static_cast<size_t>(rows * columns) + 1, 77);

@@ -8,6 +8,7 @@
 #include <limits>
 #include <memory>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "core/float_convert.h"
@@ -27,13 +28,22 @@ struct CpuBackend : Backend {
 
 inline CpuBackend make(int threads) { return {make_cpu_backend({threads})}; }
 
-inline std::vector<DType> dtypes() {
-  std::vector<DType> result = {DType::kFloat32};
-  try {
-    make(1).packer->format(DType::kBFloat16);
-    result.push_back(DType::kBFloat16);
-  } catch (const RuntimeError&) {
-  }
+// The dtypes of rows.
+inline std::vector<DType> dtypes() { return {DType::kFloat32, DType::kBFloat16}; }
+
+// The dtypes in which this processor multiplies rows and weights.
+inline std::vector<DType> dense_dtypes() {
+  std::vector<DType> result = dtypes();
+  const auto ops = make(1);
+  std::erase_if(result, [&](DType dtype) { return ops.packer->format(dtype).compute != dtype; });
+  return result;
+}
+
+// The dtypes of weights that it converts to float32.
+inline std::vector<DType> widened_dtypes() {
+  std::vector<DType> result = {DType::kBFloat16, DType::kFloat16};
+  const auto ops = make(1);
+  std::erase_if(result, [&](DType dtype) { return ops.packer->format(dtype).compute == dtype; });
   return result;
 }
 
@@ -175,6 +185,17 @@ struct Dense {
     packer.pack(weight.data(), in, out, packer.format(dtype), packed.data());
     view = {in, out, dtype, packed.data(), with_bias ? bias.data() : nullptr};
     if (!with_bias) std::fill(bias.begin(), bias.end(), 0.0f);
+  }
+  // A layer of given weights; without biases it has none.
+  Dense(LinearPacker& packer, std::vector<float> weights, std::vector<float> biases, int64_t in,
+        DType dtype = DType::kFloat32)
+      : in(in),
+        out(static_cast<int64_t>(weights.size()) / in),
+        weight(std::move(weights)),
+        bias(std::move(biases)),
+        packed(packer.bytes(in, out, packer.format(dtype))) {
+    packer.pack(weight.data(), in, out, packer.format(dtype), packed.data());
+    view = {in, out, dtype, packed.data(), bias.empty() ? nullptr : bias.data()};
   }
   template <class T>
   std::vector<double> apply(const std::vector<T>& x, Activation activation) const {

@@ -121,8 +121,8 @@ struct FakeRunner::Launched {
         copies(step.copies.begin(), step.copies.end()),
         parts(step.sequences.size()) {
     for (const SourceSlice& source : step.sources) {
-      sources.push_back({{source.ids.begin(), source.ids.end()},
-                         {source.pages.begin(), source.pages.end()}});
+      sources.push_back(
+          {{source.ids.begin(), source.ids.end()}, {source.pages.begin(), source.pages.end()}});
     }
     const auto keep = [](auto& to, auto& span) {
       to.assign(span.begin(), span.end());

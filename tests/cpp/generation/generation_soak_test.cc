@@ -142,11 +142,10 @@ void check_result(const Sent& sent, const RunnerLimits& limits, uint64_t repeats
         CHECK(found.ids == expected[i].ids && found.score == expected[i].score);
       continue;
     }
-    const GeneratedSequence alone = expected.empty()
-                                        ? generate_alone({limits.vocab_size, repeats}, sent.prompt,
-                                                         sampling, i, limits.max_context,
-                                                         sent.source)
-                                        : expected[i];
+    const GeneratedSequence alone =
+        expected.empty() ? generate_alone({limits.vocab_size, repeats}, sent.prompt, sampling, i,
+                                          limits.max_context, sent.source)
+                         : expected[i];
     CHECK(found.ids.size() <= alone.ids.size());
     CHECK(std::equal(found.ids.begin(), found.ids.end(), alone.ids.begin()));
     CHECK(std::equal(found.logprobs.begin(), found.logprobs.end(), alone.logprobs.begin()));
@@ -256,7 +255,9 @@ TEST(generation_soak) { soak({40, 400, 14, 40, 8}, true, true, false, 1); }
 TEST(generation_soak_step_by_step) { soak({40, 400, 14, 40, 8}, false, true, false, 1); }
 TEST(generation_soak_without_prefix_cache) { soak({40, 400, 14, 40, 8}, true, false, false, 2); }
 TEST(generation_soak_in_few_pages) { soak({40, 330, 16, 8, 8}, true, true, false, 3); }
-TEST(generation_soak_of_sources) { soak(with_sources({40, 400, 16, 200, 8}), true, true, false, 8); }
+TEST(generation_soak_of_sources) {
+  soak(with_sources({40, 400, 16, 200, 8}), true, true, false, 8);
+}
 TEST(generation_soak_of_sources_step_by_step) {
   soak(with_sources({40, 330, 12, 190, 8}), false, true, false, 8);
 }

@@ -32,6 +32,37 @@ TEST(input_orders_name_every_feature_once) {
   }
 }
 
+// Rows of Q4_0 in an order of their own: as floats, and as they are in groups.
+TEST(blocks_are_read_in_the_order_of_their_rows) {
+  constexpr int64_t kRows = 4;
+  std::vector<uint8_t> bytes(kRows * 2 * 18);
+  for (int64_t row = 0; row < kRows; ++row) {
+    for (int64_t block = 0; block < 2; ++block) {
+      uint8_t* at = bytes.data() + (2 * row + block) * 18;
+      at[1] = 0x3c;                                            // the scale 1
+      std::fill_n(at + 2, 16, static_cast<uint8_t>(row + 9));  // q of 16 values, 0 of the others
+    }
+  }
+  const TensorBlocks blocks = {bytes.data(), BlockKind::kQ4_0, 2, {kRows, 64}, {2, 0, 3, 1}};
+  const auto source = borrow_tensors({}, {{"a", blocks}});
+  const TensorReader reader(*source);
+  std::vector<float> values(2 * 64);
+  reader.read_rows("a", reader.require("a", kRows, 64), 1, 2, values.data());
+  for (int i = 0; i < 64; ++i) {
+    CHECK(values[size_t(i)] == (i % 32 < 16 ? 1 : -8));       // row 0 of the data
+    CHECK(values[size_t(64 + i)] == (i % 32 < 16 ? 4 : -8));  // row 3
+  }
+  const GroupedTensor grouped(reader, "a", kRows, 64, {4, 32, false});
+  grouped.decode_row(0, values.data());
+  CHECK(values[0] == 3 && values[16] == -8 && values[32] == 3);
+  CHECK_THROWS_WITH(GroupedTensor(reader, "a", kRows, 64, {8, 32, false}), "values of 8 bits");
+  CHECK_THROWS_WITH(reader.require("a", kRows, 32), "'a' is float32[4, 64], expected");
+  bytes[18 * 4 + 1] = 0x7c;  // the scale Inf, in row 2 of the data
+  CHECK_THROWS_WITH(grouped.decode_row(0, values.data()), "does not fit float16; load the model");
+  CHECK_THROWS_WITH(reader.read_rows("a", reader.require("a", kRows, 64), 0, 1, values.data()),
+                    "'a' holds inf at element 0, expected finite");
+}
+
 // Two layers of 20 input features in one, which has 24: in memory the columns that fill it up stay
 // where they are.
 TEST(layers_of_one_product_have_one_input_order) {
@@ -45,7 +76,7 @@ TEST(layers_of_one_product_have_one_input_order) {
                       {"b.input_order", TensorView(second.data(), DType::kInt32, 20)}});
   const TensorReader reader(*source);
   Backend backend = make_backend({DeviceType::kCpu, 0}, {.threads = 1});
-  Precision precision = precision_of(DType::kFloat32, *backend.packer);
+  Precision precision = precision_of(DType::kFloat32, false, *backend.packer);
   precision.groups = {{"a", {8, 16, false, true}}, {"b", {8, 16, false, true}}};
   const std::vector<Part> parts = {{"a", {2, 2, 2, 0}, false}, {"b", {2, 2, 2, 2}, false}};
   const auto linear = [&](LayerPacker packer) {

@@ -68,6 +68,7 @@ class PaddedOps final : public Ops {
   void do_norm(const NormArgs& args) override { ops_->norm(args); }
   void do_pool(const PoolArgs& args) override { ops_->pool(args); }
   void do_sparse_pool(const SparsePoolArgs& args) override { ops_->sparse_pool(args); }
+  void do_log_softmax(const LogSoftmaxArgs& args) override { ops_->log_softmax(args); }
   void do_cast(const CastArgs& args) override { ops_->cast(args); }
   void do_append_kv_cache(const AppendKvCacheArgs& args) override { ops_->append_kv_cache(args); }
   void do_paged_attention(const AttentionArgs& args) override { ops_->attention(args); }
@@ -106,7 +107,7 @@ class Model {
     if (padded) {
       model_.backend.ops = std::make_unique<PaddedOps>(std::move(model_.backend.ops));
     }
-    const Precision precision = precision_of(DType::kFloat32, *model_.backend.packer);
+    const Precision precision = precision_of(DType::kFloat32, false, *model_.backend.packer);
     const ModelWeights planned = plan_weights(model_.spec, precision, model_.backend);
     model_.weights = load_weights(model_.spec, precision, model_.backend, planned.plan, source);
     Arena counting;

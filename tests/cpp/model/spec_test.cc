@@ -296,6 +296,67 @@ TEST(spec_of_both_formats_is_the_same) {
   CHECK(first.max_seqlen == second.max_seqlen);
 }
 
+// A spec of two stacks, of which the second has three blocks in a layer, with changes.
+std::string two_stacks(const std::string& changes = "{}") {
+  const auto stack = [](const std::string& blocks, const char* more) {
+    return concat(R"({"hidden_size": 24, "max_seqlen": 50,
+          "stem": {"kind": "tokens", "vocab_size": 50, "positions": {"kind": "none"})",
+                  more, R"(},
+          "norm": {"kind": "rms", "placement": "pre", "eps": 1e-5},
+          "score_term": {"kind": "bucketed", "buckets": 8, "max_distance": 20},
+          "layers": [{"blocks": [)",
+                  blocks, "]}]}");
+  };
+  const std::string cross = R"({"kind": "cross_attention", "stack": "reader", "num_heads": 4,
+      "num_kv_heads": 2, "head_dim": 6, "scale": 1.0, "qkv_bias": false})";
+  const std::string own = R"({"kind": "self_attention", "mask": "causal", "num_heads": 4,
+      "num_kv_heads": 2, "head_dim": 6})";
+  const std::string spec =
+      concat(R"({"format": 2, "stacks": {"a writer": )",
+             stack(concat(own, ", ", cross, ", ", kPlain), R"(, "words": "reader")"),
+             R"(, "reader": )", stack(concat(attention(), ", ", kPlain), ""),
+             R"(}, "heads": {"lm": {"tied": true}},
+                "embedding": {"pooling": "mean", "normalize": true}})");
+  return patched(spec, changes);
+}
+
+TEST(spec_of_two_stacks_is_read) {
+  const Spec spec = parse_spec(two_stacks(R"({"stacks": {"a writer": {"max_seqlen": 40}}})"));
+  CHECK(spec.stacks.size() == 2 && spec.source() == spec.stacks.data());
+  CHECK(spec.source()->name == "reader" && spec.source()->prefix == "reader.");
+  CHECK(spec.stack().name == "a writer" && spec.stack().prefix == "a writer.");
+  CHECK(spec.source()->max_seqlen == 50 && spec.max_seqlen == 40);
+  CHECK(spec.stack().stem.shared_words && spec.word_table() == "reader.embeddings.word");
+  const LayerSpec& layer = spec.stack().layers[0];
+  const auto& cross = std::get<CrossAttentionSpec>(layer.blocks[1].kind);
+  CHECK(cross.stack == "reader" && cross.num_kv_heads == 2 && cross.scale == 1.0f);
+  CHECK(!cross.qkv_bias && !cross.key_bias && cross.output_bias);
+  CHECK(part_of(layer.blocks[1]) == std::string("cross_attention"));
+  CHECK(part_of(layer.blocks[2]) == std::string("ffn"));
+}
+
+TEST(spec_of_two_stacks_refuses_by_name) {
+  const auto refuses = [](const char* changes, const char* message) {
+    CHECK_THROWS_WITH(parse_spec(two_stacks(changes)), message);
+  };
+  refuses(R"({"max_seqlen": 50})", "field 'max_seqlen' is not known");
+  refuses(R"({"stacks": {"third": {}}})", "'stacks' has 3 stacks, expected one, or two");
+  refuses(R"({"stacks": {"reader": {"stem": {"words": "a writer"}}}})",
+          "'stacks.reader.stem.words' names the stack that attends to this one");
+  refuses(R"({"stacks": {"a writer": {"stem": {"words": "writer"}}}})",
+          "stem.words' is \"writer\", expected one of \"reader\"");
+  refuses(R"({"stacks": {"a writer": {"stem": {"vocab_size": 51}}}})",
+          "'stacks.a writer.stem.words' is \"reader\", whose table has another size");
+  refuses(R"({"stacks": {"a writer": {"max_seqlen": null}}})",
+          "'stacks.a writer.max_seqlen' is missing");
+  refuses(R"({"stacks": {"a writer": {"layers": [], "score_term": null}}})",
+          "none has \"cross_attention\"");
+  refuses(R"({"stacks": {"a writer": {"norm": {"placement": "parallel"}}}})",
+          "\"cross_attention\" with 'norm.placement' \"parallel\"");
+  refuses(R"({"stacks": {"a writer": {"score_term": {"max_distance": 4}}}})",
+          "score_term.max_distance' is 4, expected an integer from 5");
+}
+
 TEST(spec_of_layers_refuses_by_name) {
   const std::string plain = layer(attention(), kPlain);
   const auto refuses = [](const std::string& layers, const char* message,
@@ -303,8 +364,6 @@ TEST(spec_of_layers_refuses_by_name) {
     CHECK_THROWS_WITH(parse_spec(stack_spec(layers, changes)), message);
   };
   // Kinds that the types have room for and nothing runs.
-  CHECK_THROWS_WITH(parse_spec(patched(stack_spec(plain), R"({"stacks": {"decoder": {}}})")),
-                    "'stacks' has 2 stacks, expected one");
   CHECK_THROWS_WITH(parse_spec(patched(stack_spec(plain), R"({"stacks": {"encoder": null}})")),
                     "'stacks' has 0 stacks");
   for (const char* kind : {"audio", "stack"}) {
@@ -313,6 +372,7 @@ TEST(spec_of_layers_refuses_by_name) {
   refuses(plain, "stem.features' is missing", R"({"stem": {"kind": "patches"}})");
   refuses(layer(R"({"kind": "cross_attention"})", kPlain),
           "layers[0].blocks[0].kind' is \"cross_attention\", expected \"self_attention\"");
+  refuses(plain, "stem.words' is not known", R"({"stem": {"words": "encoder"}})");
   for (const char* kind : {"softmax", "sigmoid"}) {
     refuses(layer(attention(), concat(R"({"kind": "moe", "experts": 4, "size": 40,
                 "activation": "silu", "router": {"kind": ")",

@@ -24,6 +24,7 @@ from packhorse_weights.formats.gguf.file import GgufFile, StoredTensor, read_ggu
 from packhorse_weights.formats.gguf.model import find_gguf, open_gguf
 from packhorse_weights.formats.gguf.tensor import QuantizedTensor, open_tensor
 from packhorse_weights.generation_files import generation_config
+from packhorse_weights.quantization.stored import PackedRows
 from packhorse_weights.spec import blocks_of
 from packhorse_weights.tensor import to_float32
 
@@ -167,8 +168,29 @@ def test_nothing_is_made_before_it_is_asked_for(monkeypatch: pytest.MonkeyPatch)
         _ = files.tensors["embeddings.word"].data
 
 
+@pytest.mark.parametrize("name", RUNNABLE)
+@pytest.mark.parametrize("dtype", ["float32", "int8", "stored"])
+def test_the_runtime_reads_blocks_as_numpy_does(
+    name: str, dtype: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bit for bit, whether values become floats or stay in their groups."""
+
+    def hidden() -> Any:
+        options = {"max_tokens": 64, "kv_tokens": 0, "threads": 2}
+        with packhorse.Session.load(FOLDER / f"{name}.gguf", dtype=dtype, **options) as session:
+            return session.run([HIDDEN_IDS], outputs=["hidden"]).hidden
+
+    if dtype == "stored" and resolve_model(FOLDER / f"{name}.gguf").stored_dtype != dtype:
+        pytest.skip("nothing in it stays quantised")
+    read = hidden()
+    monkeypatch.setattr(QuantizedTensor, "file_blocks", None)
+    monkeypatch.setattr(PackedRows, "file_blocks", None)
+    np.testing.assert_array_equal(read, hidden())
+
+
 def test_tensors_are_made_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While a session loads, values of one quantised tensor at most are in memory."""
+    """While a session loads, values of one tensor at most are in memory that Python makes."""
+    monkeypatch.setattr(QuantizedTensor, "file_blocks", None)
     made: list[weakref.ref[Any]] = []
     whole = QuantizedTensor._whole
 
@@ -189,6 +211,7 @@ def test_a_tensor_that_cannot_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with monkeypatch.context() as patch:
         patch.setattr("packhorse_weights.formats.gguf.tensor.decode", refuse)
+        patch.setattr(QuantizedTensor, "file_blocks", None)
         with pytest.raises(MemoryError, match="no room for it"):
             packhorse.Session.load(FOLDER / "llama.gguf", max_tokens=8)
     packhorse.Session.load(FOLDER / "llama.gguf", max_tokens=8)

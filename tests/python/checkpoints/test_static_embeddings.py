@@ -16,7 +16,6 @@ from folder_cases import TEXTS, make_folder
 from packhorse_weights import CheckpointError, convert, inspect_checkpoint, resolve_model
 from packhorse_weights.formats.safetensors import read_safetensors, write_safetensors
 from packhorse_weights.tensor import Tensor
-from processor import needs_bfloat16
 from tiny_tokenizer import vocabulary
 
 pytest.importorskip("tokenizers")
@@ -48,8 +47,6 @@ def test_what_a_session_takes(folder: Path) -> None:
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
 def test_dtypes(folder: Path, dtype: str) -> None:
     """The table as bfloat16; int8 is of dense layers, of which there are none."""
-    if dtype == "bfloat16":
-        needs_bfloat16()
     exact = packhorse.TextModel.load(folder).embed(TEXTS)
     found = packhorse.TextModel.load(folder, dtype=dtype).embed(TEXTS)
     if dtype == "int8":

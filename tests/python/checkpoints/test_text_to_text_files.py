@@ -1,5 +1,5 @@
-"""Models with an encoder and a decoder, as their files become a spec and tensors: logits of the spec
-beside those of transformers, and what is refused."""
+"""Models with an encoder and a decoder, whose files become a spec and tensors: logits by the spec
+beside those of transformers, and refusals."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def changed(name: str, tmp_path: Path, **fields: Any) -> Path:
 
 
 def test_files_that_transformers_4_wrote(tmp_path: Path) -> None:
-    """Whether outputs are scaled follows from whether words are tied."""
+    """Outputs are scaled where words are tied."""
     folder = changed("t5-gated", tmp_path, tie_word_embeddings=False, scale_decoder_outputs=None)
     assert inspect_checkpoint(folder).spec["heads"]["lm"] == {}
     lm = inspect_checkpoint(FOLDERS / "t5").spec["heads"]["lm"]

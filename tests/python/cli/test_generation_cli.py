@@ -38,7 +38,7 @@ def said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Said:
     submit: Callable[..., Any] = engine.submit
     prompts: Said = []
 
-    def record(ids: Any, sampling: Any, timeout_s: float) -> Any:
+    def record(ids: Any, sampling: Any, timeout_s: float, source: Any = None) -> Any:
         prompts.append((tokenizer.decode(ids.tolist(), skip_special=True), vars(sampling)))
         return submit(ids, sampling, timeout_s)
 

@@ -133,6 +133,10 @@ def test_loading_counts_its_seconds(minilm: Path, monkeypatch: pytest.MonkeyPatc
         assert said.endswith(" \n")
         assert said.count("\n") == 1
     stderr = Terminal()
+    monkeypatch.setattr(_session, "load_progress", lambda: (1_000_000, 4_000_000))
+    said = shown(stderr, TextModel.load, path=minilm, threads=1)
+    assert said.startswith(f"\rloading {minilm}: [######..................]  25 % of 4 MB, 0 s ")
+    stderr = Terminal()
     assert shown(stderr, TextModel.load, path=minilm, threads=1, progress=False) == ""
     with pytest.raises(ValueError, match="progress is 1, expected True or False"):
         Session.load(minilm, progress=1)  # type: ignore[arg-type]

@@ -12,7 +12,6 @@ import numpy as np
 import packhorse
 import pytest
 from packhorse_weights import CheckpointError, convert, inspect_checkpoint
-from processor import needs_bfloat16
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "generation"
 FOLDERS = sorted(path.parent for path in GOLDEN.glob("*/golden.npz"))
@@ -53,7 +52,6 @@ def test_float32(folder: Path) -> None:
 
 def test_bfloat16(folder: Path) -> None:
     """No further from float32 than twice PyTorch's bfloat16."""
-    needs_bfloat16()
     golden = read_golden(folder)
     error = logits_of(folder, golden, "bfloat16") - golden["logits"]
     largest, rms = golden["bfloat16_error"]
@@ -86,13 +84,15 @@ def test_converted_gives_the_same_bits(folder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["gpt2", "gptj", "gemma3"])
-def test_converted_to_int8_gives_the_same_bits(name: str, tmp_path: Path) -> None:
-    """Bits agree for layers that are stored as [in, out], too."""
+def test_int8(name: str, tmp_path: Path) -> None:
+    """Groups of weights of 8 bits and inputs of 16 are near float32. Rows that are int8 in a
+    folder, which are coarser, take that form, too."""
     golden = read_golden(GOLDEN / name)
+    exact = logits_of(GOLDEN / name, golden)
+    in_place = np.abs(logits_of(GOLDEN / name, golden, "int8") - exact).mean()
+    assert 0 < in_place < 0.01 * np.abs(exact).mean()
     converted = convert(GOLDEN / name, tmp_path / "int8", quantize="int8")
-    in_place = logits_of(GOLDEN / name, golden, "int8")
-    np.testing.assert_array_equal(logits_of(converted, golden, "int8"), in_place)
-    assert np.abs(in_place - golden["logits"]).mean() < 0.2
+    assert np.abs(logits_of(converted, golden, "int8") - exact).mean() < 0.2
 
 
 def test_embedding_gemma() -> None:

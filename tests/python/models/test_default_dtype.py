@@ -42,6 +42,7 @@ def test_by_what_is_stored(stored: str, cpu: str, cuda: str, tmp_path: Path) -> 
         checkpoint = inspect_checkpoint(path)
         assert checkpoint.stored_dtype == resolve_model(path).stored_dtype == stored
         assert checkpoint.default_dtype("cpu") == cpu
+        assert checkpoint.default_dtype("cpu", generates=True) == stored
         assert checkpoint.default_dtype("cuda") == checkpoint.default_dtype("cuda:1") == cuda
 
 
@@ -91,11 +92,12 @@ def test_of_a_spec(tiny_model: Path) -> None:
 
 @pytest.mark.parametrize("dtype", ["float4", "float64", "int32", "", "Float32"])
 def test_dtypes_that_can_be_asked_for(tiny_model: Path, dtype: str) -> None:
+    cpu = "float32, bfloat16, float16, int8"
     for load in (packhorse.Session.load, packhorse.plan_memory):
-        with pytest.raises(ValueError, match=f"'{dtype}'; known: float32, bfloat16, int8 on cpu$"):
+        with pytest.raises(ValueError, match=f"'{dtype}'; known: {cpu} on cpu$"):
             load(tiny_model, dtype=dtype)  # type: ignore[operator]
         known = "known: float16, bfloat16, int8, float8 on cuda:0$"
         with pytest.raises(ValueError, match=f"'{dtype}'; {known}"):
             load(tiny_model, "cuda:0", dtype)  # type: ignore[operator]
-        with pytest.raises(RuntimeError, match="float16 is not supported on the CPU: use float32"):
-            load(tiny_model, dtype="float16")  # type: ignore[operator]
+        with pytest.raises(RuntimeError, match="float8 is not supported on the CPU: use float32"):
+            load(tiny_model, dtype="float8")  # type: ignore[operator]

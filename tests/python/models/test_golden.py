@@ -13,7 +13,6 @@ import numpy as np
 import packhorse
 import pytest
 from packhorse_weights import convert
-from processor import needs_bfloat16
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 FOLDERS = sorted(path.parent for path in GOLDEN.glob("*/golden.npz"))
@@ -80,7 +79,6 @@ def test_float32(folder: Path) -> None:
 
 
 def test_bfloat16(folder: Path) -> None:
-    needs_bfloat16()
     golden = read(folder / "golden.npz")
     check_bfloat16(run(folder, golden, "bfloat16"), golden)
 
@@ -117,7 +115,6 @@ def test_minilm(minilm: Path, dtype: str) -> None:
     if dtype == "float32":
         check_float32(run(minilm, golden), golden)
     else:
-        needs_bfloat16()
         check_bfloat16(run(minilm, golden, dtype), golden)
 
 

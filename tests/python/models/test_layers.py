@@ -279,7 +279,8 @@ def block(number: int, **fields: Any) -> Callable[[Spec], object]:
         ),
         ({**MIXED["three-rotations"], "stacks": []}, r"'stacks\.' is \[\], expected an object"),
         ({**MIXED["three-rotations"], "stacks": {}}, "'stacks' has 0 stacks, expected one"),
-        ({**MIXED["three-rotations"], "stacks": {"a": {}, "b": {}}}, "'stacks' has 2 stacks"),
+        ({**MIXED["three-rotations"], "stacks": dict.fromkeys("abc")}, "'stacks' has 3 stacks"),
+        ({**MIXED["three-rotations"], "stacks": {"a": {}, "b": {}}}, "'stacks.a.hidden_size' is"),
         ({**MIXED["three-rotations"], "num_layers": 2}, "'num_layers' is not known"),
     ],
 )

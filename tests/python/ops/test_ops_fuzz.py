@@ -303,6 +303,10 @@ def embed(d: Draw) -> Any:
     )
 
 
+def log_softmax(d: Draw) -> Any:
+    return ops.log_softmax(d.floats(d.size(), d.size()), dtype=d.of("float32", "bfloat16"))
+
+
 def pool(d: Draw) -> Any:
     rows, columns = d.size(), d.size()
     known = ("cls", "mean", "max", "last", "mean_sqrt", "weighted_mean")
@@ -328,7 +332,7 @@ def sparse_pool(d: Draw) -> Any:
 
 FUNCTIONS = [
     gemm, feed_forward, qkv_rope, attention, append_kv_cache, paged_attention, rope, layer_norm,
-    embed, pool, sparse_pool,
+    embed, log_softmax, pool, sparse_pool,
 ]  # fmt: skip
 
 

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.arm
 
 Random = np.random.Generator
 SLOPES = [0.5, 0.25, 0.0, 1.0, 0.02, 0.125]
+BIASES = np.random.default_rng(1).normal(0, 2, (6, 130)).astype(np.float32)
 OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
     "scale": {"scale": 0.3},
@@ -26,6 +27,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "soft cap": {"soft_cap": 5.0},
     "alibi": {"alibi_slopes": SLOPES},
     "all": {"alibi_slopes": SLOPES, "soft_cap": 30.0, "window": 300},
+    "near distances": {"distance_bias": BIASES[:, :3]},
+    "distances": {"distance_bias": BIASES, "scale": 1.0},
+    "distances with a cap": {"distance_bias": BIASES, "soft_cap": 30.0, "window": 300},
 }
 
 
@@ -54,9 +58,12 @@ def head_dim_multiple(device: str) -> int:
 
 def check(sequences: PagedSequences, takes: dict[int, int], precision: Precision, **options: Any):
     """One step against the reference."""
+    if "distance_bias" in options and sequences.on["device"] != "cpu":
+        pytest.skip("the device does not compute it")
     before = list(sequences.done)
-    if "alibi_slopes" in options:
-        options["alibi_slopes"] = options["alibi_slopes"][: sequences.num_heads]
+    for name in ("alibi_slopes", "distance_bias"):
+        if name in options:
+            options[name] = options[name][: sequences.num_heads]
     found = sequences.step(takes, **options)
     window = options.pop("window", -1)
     head_dim = sequences.q[0].shape[1] // sequences.num_heads
@@ -70,7 +77,7 @@ def check(sequences: PagedSequences, takes: dict[int, int], precision: Precision
             [0, queries.stop],
             sequences.num_heads,
             sequences.k[b].shape[1] // head_dim,
-            causal=True,
+            causal=options.pop("causal", True),
             window=(window, -1),
             **options,
         )
@@ -122,6 +129,43 @@ def test_prompts_and_single_tokens(
     check(sequences, {3: 1, 1: 87, 0: 1}, precision, **options)
 
 
+@pytest.mark.parametrize("group", [1, 3])
+def test_all_keys(precision: Precision, device: str, group: int, float8: bool) -> None:
+    """Not causal: queries see all keys of their sequence, as many as there are, and their bits do
+    not depend on other queries."""
+    if device != "cpu":
+        pytest.skip("the device does not compute it")
+    lengths, counts = [70, 0, 1, 600, 64, 5], [1, 3, 9, 2, 100, 0]
+    sequences = PagedSequences(
+        lengths, num_heads=2 * group, num_kv_heads=2, head_dim=32, precision=precision,
+        device=device, float8=float8,
+    )  # fmt: skip
+    for b, length in enumerate(lengths):
+        sequences.skip(b, length)
+    rng = np.random.default_rng(3)
+    q = precision.round(rng.normal(0, 1.5, (sum(counts), 64 * group)))
+
+    def attend(rows: Any, counts: list[int], of: list[int]) -> Any:
+        return ops.paged_attention(
+            rows, sequences.keys, sequences.values, offsets(counts), sequences.table[of],
+            [lengths[b] for b in of], num_heads=2 * group, causal=False, **sequences.scales,
+            **sequences.on,
+        )  # fmt: skip
+
+    found = attend(q, counts, [0, 1, 2, 3, 4, 5])
+    k, v = (sequences.as_cached(np.concatenate(rows)) for rows in (sequences.k, sequences.v))
+    expected = reference.attention(q, k, v, offsets(counts), offsets(lengths), 2 * group, 2)
+    precision.check(found, expected, steps=2)
+    first = offsets(counts)[4]
+    for row in (first, first + 50):
+        np.testing.assert_array_equal(attend(q[row : row + 1], [1], [4])[0], found[row])
+    with pytest.raises(ValueError, match="not causal has a window or a term"):
+        ops.paged_attention(
+            q[:1], sequences.keys, sequences.values, [0, 1], sequences.table[:1], [70],
+            num_heads=2 * group, causal=False, window=3, **sequences.scales, **sequences.on,
+        )  # fmt: skip
+
+
 def test_appended_rows(precision: Precision, device: str, rng: Random) -> None:
     """Rows of pages beside those of new tokens stay as they are."""
     keys, values = (precision.round(rng.normal(0, 1, (5, 2, PAGE, 16))) for _ in range(2))
@@ -132,7 +176,7 @@ def test_appended_rows(precision: Precision, device: str, rng: Random) -> None:
     where = [(3, 63), (0, 0), (2, 63), (4, 0), (4, 1)]
     for pages, rows in zip(expected, (k, v), strict=True):
         for (page, at), row in zip(where, rows, strict=True):
-            pages[page, :, at] = precision.round(row.reshape(2, 16))
+            pages[page, :, at] = precision.cached(row.reshape(2, 16))
     ops.append_kv_cache(
         keys, values, k, v, cu_seqlens, table, kv_lens, device=device, dtype=precision.name
     )
@@ -276,6 +320,8 @@ def test_errors(device: str, head_dim_multiple: int) -> None:
         (attention, {"soft_cap": -1.0}, "soft_cap is -1"),
         (attention, {"soft_cap": np.nan}, "soft_cap is nan"),
         (attention, {"alibi_slopes": np.ones(3)}, "alibi_slopes: expected a vector of 2"),
+        (attention, {"distance_bias": np.ones((3, 4))}, "distance_bias: expected .num_heads"),
+        (attention, {"distance_bias": np.ones((2, 4)), "alibi_slopes": np.ones(2)}, "one of them"),
         (attention, {"cu_seqlens": [0, 3]}, "4 tokens"),
         (append, {"k": q}, r"k is .*, expected \[4, "),
         (append, {"v": kv[:3]}, r"v is .*, expected \[4, "),

@@ -13,6 +13,7 @@ from pages import PagedSequences
 from precisions import Precision
 
 SLOPES = [0.5, 0.25, 0.0, 1.0, 0.02, 0.125]
+BIASES = np.random.default_rng(1).normal(0, 2, (6, 130)).astype(np.float32)
 LENGTH = 3 * 512 + 1
 # Positions before and after the edges of vectors, pages and chunks.
 EDGES = sorted(
@@ -31,6 +32,7 @@ CASES: dict[str, dict[str, Any]] = {
     "wide window": {"shape": (2, 2, 32), "window": 600},
     "soft cap": {"shape": (2, 1, 32), "soft_cap": 5.0},
     "alibi": {"shape": (6, 1, 32), "alibi_slopes": SLOPES},
+    "distances": {"shape": (6, 2, 32), "distance_bias": BIASES},
     "float8": {"shape": (6, 2, 32), "float8": True},
 }
 # Under the instruction sets of older processors, one of each is enough.
@@ -44,6 +46,8 @@ class Case:
     def __init__(self, name: str, precision: Precision, device: str) -> None:
         self.options = dict(CASES[name])
         self.shape = self.options.pop("shape")
+        if "distance_bias" in self.options and device != "cpu":
+            pytest.skip("the device does not compute it")
         self.on: dict[str, Any] = {"precision": precision, "device": device}
         if self.options.pop("float8", False):
             self.on["float8"] = True

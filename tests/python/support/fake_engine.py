@@ -214,10 +214,17 @@ class FakeNative:
             request.cancel()
             request.step()
 
+    max_source = 0  # it has no encoder
+
     def submit(
-        self, ids: npt.NDArray[np.int32], sampling: Sampling, timeout_s: float
+        self,
+        ids: npt.NDArray[np.int32],
+        sampling: Sampling,
+        timeout_s: float,
+        source: npt.NDArray[np.int32] | None = None,
     ) -> FakeRequest:
         self.check_open()
+        assert source is None
         if len(ids) > self.max_context:
             raise ValueError(f"the prompt has {len(ids)} tokens, the context {self.max_context}")
         request = FakeRequest(self, ids.tolist(), sampling, self._script)
@@ -233,7 +240,9 @@ class FakeNative:
         sampling: Sampling,
         timeout_s: float,
         submitted_to: deque[FakeRequest],
+        sources: Sequence[npt.NDArray[np.int32]] = (),
     ) -> None:
+        assert not sources
         submitted_to.extend(self.submit(ids, sampling, timeout_s) for ids in prompts)
 
     def mailbox(self) -> FakeMailbox:

@@ -75,6 +75,10 @@ def rms_norm(x: Any, gamma: Any, eps: float = 1e-6) -> Array:
     return _f64(x) / np.sqrt((_f64(x) ** 2).mean(-1, keepdims=True) + eps) * _f64(gamma)
 
 
+def log_softmax(x: Any) -> Array:
+    return _f64(x) - np.logaddexp.reduce(_f64(x), -1, keepdims=True)
+
+
 def t5_bucket(
     distance: Array, num_buckets: int, max_distance: int, bidirectional: bool = True
 ) -> npt.NDArray[np.int64]:
@@ -125,6 +129,7 @@ def attention(
     position_keys: Any = None,
     position_queries: Any = None,
     soft_cap: float = 0,
+    distance_bias: Any = None,
 ) -> Array:
     """One sequence and head at a time; a query that sees no key gives zeros.
 
@@ -161,6 +166,9 @@ def attention(
                 scores = soft_cap * np.tanh(scores / soft_cap)
             if alibi_slopes is not None:
                 scores -= alibi_slopes[h] * np.abs(distance)
+            if distance_bias is not None:
+                far = np.shape(distance_bias)[1] - 1
+                scores += _f64(distance_bias)[h][np.clip(-distance, 0, far)]
             if bucket_table is not None:
                 rows_of = t5_bucket(distance, len(bucket_table), max_distance, bidirectional)
                 scores += _f64(bucket_table)[rows_of, h]

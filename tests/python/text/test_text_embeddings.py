@@ -11,6 +11,8 @@ import packhorse
 import pytest
 from checkpoints import GOLDEN
 from packhorse.text import quantize_embeddings
+from packhorse_weights import convert
+from packhorse_weights.weight_files import read_file
 from text_cases import MINILM_TEXTS, PROMPTS, TEXTS
 from tiny_tokenizer import with_tokenizer
 
@@ -128,12 +130,28 @@ def test_too_few_for_ranges(model: packhorse.TextModel, dtype: str) -> None:
 
 
 def test_prompts_that_pooling_leaves_out(tmp_path: Path) -> None:
-    """Texts without a prompt have the embeddings of any other model."""
-    folder = with_tokenizer(GOLDEN / "bert-relu", tmp_path / "m")
-    plain = packhorse.TextModel.load(folder).embed(CASES)
-    config = {"pooling_mode": "max", "include_prompt": False}
+    """Texts without a prompt have the embeddings of any other model; with one, the tokens behind it
+    are pooled."""
+    folder = with_tokenizer(GOLDEN / "bert-dense", tmp_path / "m")
+    before = packhorse.TextModel.load(folder)
+    plain = before.embed(CASES)
+    config = {"pooling_mode": "mean", "include_prompt": False}
     (folder / "1_Pooling" / "config.json").write_text(json.dumps(config))
     model = packhorse.TextModel.load(folder)
     np.testing.assert_array_equal(model.embed(CASES), plain)
-    with pytest.raises(ValueError, match=r"embed: .* leaves the prompt out \(include_prompt = fal"):
-        model.embed(CASES, prompt="query: ")
+    prompt, texts = "a cat ", [text for text in CASES if len(text) < 60]
+    size = model.tokenizer.encode([prompt], None).ids[0].size - 1
+    tokens = model.tokenizer.encode([prompt + text for text in texts], None)
+    hidden = model.encoder_session.run(tokens.ids, outputs=["hidden"])
+    rows = np.split(hidden.hidden.astype(np.float64), hidden.cu_seqlens[1:-1])
+    means = np.stack([row[size:].mean(0) for row in rows])
+    files = [folder / "2_Dense" / "model.safetensors", folder / "3_Dense" / "pytorch_model.bin"]
+    first, second = (read_file(file)[0] for file in files)
+    inner = np.tanh(means @ first["linear.weight"].data.T + first["linear.bias"].data)
+    expected = inner @ second["linear.weight"].data.T
+    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    found = model.embed(texts, prompt=prompt)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=2e-6)
+    np.testing.assert_array_equal(model.embed(texts[0], prompt=prompt), found[0])
+    converted = packhorse.TextModel.load(convert(folder, tmp_path / "converted"))
+    np.testing.assert_array_equal(converted.embed(texts, prompt=prompt), found)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from packhorse_weights.architectures import (
     albert,
+    baichuan,
     bart,
     bert,
     blenderbot,
@@ -76,6 +77,7 @@ FAMILIES: tuple[Architecture, ...] = (
     t5.ARCHITECTURE,
     t5.FIRST_ARCHITECTURE,
     decoder.ARCHITECTURE,
+    baichuan.ARCHITECTURE,
     smollm3.ARCHITECTURE,
     phi3.ARCHITECTURE,
     gemma.ARCHITECTURE,

@@ -112,10 +112,23 @@ TOKENS = Head(lambda config: {"input": "tokens"}, {"classifier": "classifier"})
 ANSWERS = Head(
     lambda config: {"input": "tokens"}, {"classifier": "qa_outputs"}, labels=("start", "end")
 )
+# One number for each text, by which the choices of a question are compared.
+CHOICES = Head(lambda config: {"input": "pooler"}, {"classifier": "classifier"}, labels=("choice",))
+NEXT_SENTENCE = Head(
+    lambda config: {"input": "pooler"},
+    {"classifier": "cls.seq_relationship"},
+    labels=("is next", "is not next"),
+)
 # Classifiers of tokens, by the end of the class's name.
 OF_TOKENS = {"ForTokenClassification": TOKENS, "ForQuestionAnswering": ANSWERS}
-OF_POOLER = {"ForSequenceClassification": POOLED, **OF_TOKENS}
+OF_POOLER = {
+    "ForSequenceClassification": POOLED,
+    "ForMultipleChoice": CHOICES,
+    "ForNextSentencePrediction": NEXT_SENTENCE,
+    **OF_TOKENS,
+}
 ROBERTA = {
     "ForSequenceClassification": of_first_tokens("tanh", "classifier.dense", "classifier.out_proj"),
+    "ForMultipleChoice": CHOICES,
     **OF_TOKENS,
 }

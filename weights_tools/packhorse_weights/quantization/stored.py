@@ -20,7 +20,7 @@ from packhorse_weights.quantization.grouped import (
     TransposedTensor,
 )
 from packhorse_weights.spec import Spec
-from packhorse_weights.tensor import LazyTensor, Tensor
+from packhorse_weights.tensor import FileBlocks, LazyTensor, Tensor
 
 # Value of the argument `dtype` that keeps the quantised weights of a file as they are.
 STORED = "stored"
@@ -179,17 +179,28 @@ def stored_tensors(spec: Spec, tensors: Mapping[str, Tensor]) -> dict[str, Tenso
         result.pop(name, None)
         base = name.removesuffix(TRANSPOSED).removesuffix(".weight")
         packed = TABLE if base == TABLE else f"{base}.weight"
-        result[packed] = packed_tensor(matrix, packed)
+        result[packed] = PackedRows(matrix, packed)
         if matrix.input_order is not None:
             result[base + INPUT_ORDER] = Tensor(matrix.input_order, "int32")
     return result
 
 
-def packed_tensor(matrix: GroupedTensor, name: str) -> Tensor:
-    """The matrix as a tensor of its packed rows."""
-    rows, columns = matrix.shape
-    shape = (rows, matrix.form.row_bytes(columns))
-    return LazyTensor(lambda: matrix.packed(name), shape, "uint8", matrix.stored)
+class PackedRows(LazyTensor):
+    """The packed rows of a matrix as a tensor, uint8 [rows, bytes of a row]."""
+
+    __slots__ = ("_matrix",)
+
+    _matrix: GroupedTensor
+
+    def __init__(self, matrix: GroupedTensor, name: str) -> None:
+        rows, columns = matrix.shape
+        shape = (rows, matrix.form.row_bytes(columns))
+        super().__init__(lambda: matrix.packed(name), shape, "uint8", matrix.stored)
+        object.__setattr__(self, "_matrix", matrix)
+
+    @property
+    def file_blocks(self) -> FileBlocks | None:
+        return self._matrix.file_blocks
 
 
 def read_stored(

@@ -31,6 +31,7 @@ _FLAGS = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
+_INSTRUCTORS = {f"models--hkunlp--instructor-{size}" for size in ("base", "large", "xl")}
 # The names that callers may ask for, one or several.
 POOLINGS = tuple(_MODES.values())
 _MAX_POOLINGS = 16  # the runtime accepts no more
@@ -91,7 +92,9 @@ def read_pooling(path: Path) -> Spec:
                 f"supported: {', '.join(_MODES)}"
             )
     ours = [_MODES[mode] for mode in modes]
-    whole = {} if config.boolean("include_prompt", True) else {"include_prompt": False}
+    # sentence-transformers knows these models by their names, whatever their files say.
+    by_name = not _INSTRUCTORS.isdisjoint(path.parts)
+    whole = {} if config.boolean("include_prompt", not by_name) else {"include_prompt": False}
     return {"pooling": ours if len(ours) > 1 else ours[0], **whole}
 
 

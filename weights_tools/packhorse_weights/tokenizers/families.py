@@ -15,7 +15,7 @@ from packhorse_weights.tokenizers.classes import CLASS_NAMES
 from packhorse_weights.tokenizers.language_codes import MBART, MBART_50, NLLB
 from packhorse_weights.tokenizers.numbered import NumberedPieces, PiecesBuilder, m2m_100, marian
 from packhorse_weights.tokenizers.parts import Builder, Part
-from packhorse_weights.tokenizers.pieces import albert, deberta_v2, fairseq, llama
+from packhorse_weights.tokenizers.pieces import albert, baichuan, deberta_v2, fairseq, llama
 from packhorse_weights.tokenizers.special_tokens import Names, SpecialTokens
 from packhorse_weights.tokenizers.translators import blenderbot, of_languages, pegasus, t5
 from packhorse_weights.tokenizers.words import deberta, qwen2, roberta, wordpiece
@@ -99,6 +99,7 @@ DEBERTA_V2 = Family(
     deberta_v2,
 )
 LLAMA = Family((("tokenizer.model", *_SENTENCEPIECE),), CLASS_NAMES["Llama"], llama)
+BAICHUAN = Family((("tokenizer.model", *_SENTENCEPIECE),), CLASS_NAMES["Llama"], baichuan)
 BLENDERBOT = Family(_BPE_FILES, _lstrip("Blenderbot"), blenderbot)
 T5 = Family((("spiece.model", *_SENTENCEPIECE),), CLASS_NAMES["T5"], t5)
 PEGASUS = Family((("spiece.model", *_SENTENCEPIECE),), CLASS_NAMES["Pegasus"], pegasus)

@@ -19,6 +19,7 @@ from packhorse_weights.formats.gguf.model import open_tokenizer
 from packhorse_weights.tokenizers.classes import declared_class
 from packhorse_weights.tokenizers.families import (
     ALBERT,
+    BAICHUAN,
     BERT,
     BLENDERBOT,
     CAMEMBERT,
@@ -45,6 +46,7 @@ from packhorse_weights.tokenizers.special_tokens import Names, SpecialTokens
 # The names of transformers' classes, without "Tokenizer" at the end.
 _CLASSES = {
     "Albert": ALBERT,
+    "Baichuan": BAICHUAN,
     "Bart": ROBERTA,
     "Bert": BERT,
     "Blenderbot": BLENDERBOT,
@@ -74,6 +76,7 @@ _CLASSES = {
 }
 _MODEL_TYPES = {
     "albert": ALBERT,
+    "baichuan": BAICHUAN,
     "bart": ROBERTA,
     "bert": BERT,
     "blenderbot": BLENDERBOT,

@@ -96,7 +96,7 @@ def bpe(vocab: Mapping[str, int], merges: Sequence[tuple[str, str]], **options: 
         "ignore_merges": False,
         **options,
         "vocab": dict(vocab),
-        "merges": [list(merge) for merge in merges],
+        "merges": list(merges),
     }
 
 

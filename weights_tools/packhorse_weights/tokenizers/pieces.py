@@ -148,6 +148,13 @@ def deberta_v2(paths: list[Path], settings: Config, special: SpecialTokens) -> P
     )
 
 
+def baichuan(paths: list[Path], settings: Config, special: SpecialTokens) -> Part:
+    """Llama's, whose SentencePiece model itself says whether a space comes before a text."""
+    first = read_sentencepiece(paths[0]).first_space
+    fields = {"add_bos_token": False, **settings.fields, "add_prefix_space": first, "legacy": True}
+    return llama(paths, Config(fields, settings.where), special)
+
+
 def llama(paths: list[Path], settings: Config, special: SpecialTokens) -> Part:
     read = read_sentencepiece(paths[0])
     vocab = [(piece.text, 0.0 if i < 3 else piece.score) for i, piece in enumerate(read.pieces)]

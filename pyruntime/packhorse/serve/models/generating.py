@@ -13,6 +13,7 @@ from packhorse.generation.session import GenerationSession
 from packhorse.serve.errors import ClientGoneError, ServeError
 from packhorse.text import TextModel
 from packhorse.text.generation.calls import TextGeneration
+from packhorse.text.generation.generator import Prompt as TextPrompt
 from packhorse.text.generation.generator import TextRequest
 from packhorse.text.generation.options import RequestOptions
 
@@ -56,7 +57,7 @@ class News:
 class Prompt(NamedTuple):
     """Text or conversation that a generated text continues.
 
-    ids        makes its tokens
+    ids        makes its tokens, or a prompt of the text layer
     name       what messages call it
     continues  whether the text goes on with that of the prompt
     """
@@ -148,18 +149,20 @@ class Engine:
 
     def options(self, n: int, options: dict[str, Any]) -> RequestOptions:
         """Checks options, on a thread: grammars take their time. Raises ServeError."""
-        with _as_served():
+        with as_served():
             return self.generation.options(n, options)
 
     def submit(self, prompt: Prompt, options: RequestOptions) -> TextRequest:
         """Submits a prompt, on a thread: tokenizing takes its time. Raises ServeError."""
-        with _as_served():
+        with as_served():
             ids = prompt.ids(self.generation)
-            return self.generation.submit(prompt.name, ids, options, continues=prompt.continues)
+            if not isinstance(ids, TextPrompt):
+                ids = self.generation.prompt(prompt.name, ids)
+            return self.generation.submit(ids, options, continues=prompt.continues)
 
 
 @contextmanager
-def _as_served() -> Iterator[None]:
+def as_served() -> Iterator[None]:
     """Errors of the text layer and of the engine, as clients are told of them."""
     try:
         yield
@@ -168,7 +171,8 @@ def _as_served() -> Iterator[None]:
     except TypeError as error:
         raise ServeError("validation", str(error)) from None
     except ValueError as error:
-        long = "expected at most" in str(error) and "the prompt has" in str(error)
+        begins = "the prompt has" in str(error) or "the source has" in str(error)
+        long = "expected at most" in str(error) and begins
         raise ServeError("too_long" if long else "validation", str(error)) from None
     except RuntimeError as error:
         if "queue is full" in str(error):

@@ -68,6 +68,8 @@ OPERATIONS = (
         "QuestionAnsweringRequest",
     ),
     Operation("post", "/fill-mask", _HUB, "Words for masks", "FillMaskResponse", "FillMaskRequest"),
+    Operation("post", "/translate", _HUB, "Translations", "TranslateResponse", "TranslateRequest"),
+    Operation("post", "/summarize", _HUB, "Summaries", "SummarizeResponse", "SummarizeRequest"),
     Operation(
         "post", "/embeddings", _OPENAI, "Embeddings", "EmbeddingsResponse", "EmbeddingsRequest"
     ),

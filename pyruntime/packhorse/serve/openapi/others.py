@@ -42,6 +42,10 @@ def _option(one: Field[Any]) -> Schema:
     return {**one_of(*found, NULL), "description": said(one).help}
 
 
+def _least(number: int) -> Schema:
+    return {"type": "integer", "minimum": number}
+
+
 _TOKENS = closed({"prompt_tokens": COUNT, "total_tokens": COUNT})
 _DOCUMENTS = array(one_of(TEXT, thing({"text": TEXT})), 1)
 _RESULTS = array(
@@ -65,6 +69,37 @@ _ENTITY = one_of(
 _WORD = closed({"score": NUMBER, "token": COUNT, "token_str": TEXT, "sequence": TEXT})
 _OF_TEXT = one_of(array(_WORD), array(array(_WORD)))
 _ANSWER = closed({"answer": TEXT, **_SPAN})
+
+_TRANSLATION, _SUMMARY = closed({"translation_text": TEXT}), closed({"summary_text": TEXT})
+_GENERATE_PARAMETERS = thing(
+    {},
+    {
+        **dict.fromkeys(("max_new_tokens", "num_beams"), optional(_least(1))),
+        **dict.fromkeys(
+            (
+                "min_new_tokens",
+                "no_repeat_ngram_size",
+                "encoder_no_repeat_ngram_size",
+                "top_k",
+                "seed",
+            ),
+            optional(COUNT),
+        ),
+        **dict.fromkeys(
+            ("length_penalty", "repetition_penalty", "temperature", "top_p"), optional(NUMBER)
+        ),
+        "early_stopping": optional(constant(True, False, "never")),
+    },
+)
+
+
+def _to_text(parameters: dict[str, Schema]) -> Schema:
+    """The request of a route that makes texts of texts, with parameters of its own."""
+    split = optional(constant("long", "sentences", "never"))
+    all_of = {"generate_parameters": optional(_GENERATE_PARAMETERS), "split": split}
+    more = {"parameters": optional(thing({}, {**parameters, **all_of})), "model": MODEL}
+    return request({"inputs": _SIDE}, more, OF_TEXTS)
+
 
 SCHEMAS: dict[str, Schema] = {
     "CohereError": closed({"message": TEXT}),
@@ -196,6 +231,10 @@ SCHEMAS: dict[str, Schema] = {
         OF_TEXTS,
     ),
     "QuestionAnsweringResponse": one_of(_ANSWER, array(_ANSWER)),
+    "TranslateRequest": _to_text({"src_lang": optional(TEXT), "tgt_lang": optional(TEXT)}),
+    "TranslateResponse": one_of(_TRANSLATION, array(_TRANSLATION)),
+    "SummarizeRequest": _to_text({}),
+    "SummarizeResponse": one_of(_SUMMARY, array(_SUMMARY)),
     "FillMaskRequest": request(
         {"inputs": _SIDE},
         {

@@ -31,6 +31,7 @@ from packhorse.serve.protocols.openai_writing import (
 from packhorse.serve.protocols.prompts import PromptReader, Prompts
 from packhorse.serve.protocols.tools import read_tools, written_calls
 from packhorse.text.generation.calls import TextGeneration
+from packhorse.text.generation.options import RequestOptions
 from packhorse.text.generation.tool_use import NamedCall, ToolAnswer, ToolUse, content_of
 
 GENERATES = "a model that generates"
@@ -42,8 +43,15 @@ class Call:
     """One request to generate: its prompts, all of which run at once, and how it is answered."""
 
     def __init__(
-        self, exchange: Exchange, generator: Generator, asked: Asked, prompts: Sequence[Prompt]
+        self,
+        exchange: Exchange,
+        generator: Generator,
+        asked: Asked,
+        prompts: Sequence[Prompt],
+        compile_options: Callable[[dict[str, Any]], RequestOptions] | None = None,
     ) -> None:
+        """compile_options: makes the options of all requests; None: the engine does."""
+        self._compile = compile_options
         self.exchange = exchange
         self._generator = generator
         self.asked = asked
@@ -66,8 +74,8 @@ class Call:
             "deadline_s": service.settings.generation_timeout_s,
         }
         try:
-            compile_options = partial(self._engine.options, self.asked.n, options)
-            compiled = await self.exchange.on_thread(compile_options)
+            compile_options = self._compile or partial(self._engine.options, self.asked.n)
+            compiled = await self.exchange.on_thread(partial(compile_options, options))
             for prompt in self._prompts:
                 submit = partial(self._engine.submit, prompt, compiled)
                 request = await self.exchange.on_thread(submit)

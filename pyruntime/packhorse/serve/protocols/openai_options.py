@@ -48,9 +48,12 @@ class Asked:
 
 
 def read_temperature(fields: Fields, model: ServedModel) -> float:
-    """The temperature; one that a request leaves out is as the model's files say."""
+    """The temperature; one that a request leaves out is as the model's files say, else 1, or 0
+    of models that make a text of another."""
     given = fields.number("temperature", 0, 100)
-    default: float = model.engines[0].generation.defaults.get("temperature", 1.0)
+    generation = model.engines[0].generation
+    usual = 1.0 if generation.sources is None else 0.0
+    default: float = generation.defaults.get("temperature", usual)
     return default if given is None else given
 
 
@@ -90,6 +93,8 @@ def read_options(exchange: Exchange, fields: Fields, model: ServedModel, *, chat
         "ignore_eos": fields.flag("ignore_eos", False) or None,
         "logprobs": _logprobs(fields, chat),
     }
+    if temperature and model.engines[0].generation.sources is not None:
+        options["num_beams"] = 1  # files of models that translate mostly ask for more
     form = read_form(fields)
     names = dict(_NAMES)
     if form is not None:

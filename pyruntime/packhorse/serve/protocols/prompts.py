@@ -26,9 +26,11 @@ class PromptReader:
         """`special`: whether the tokenizer's own special tokens are put around texts, where the
         request does not say."""
         self._special = fields.flag("add_special_tokens", special)
-        self.context: int = model.text.session.max_seqlen
+        self.context: int = model.engines[0].generation.most_tokens
         kept = tokens_kept(fields, "truncate_prompt_tokens", self.context)
-        if kept == self.context:  # there is to be room for the text that is asked for
+        if (
+            kept == self.context and model.engines[0].generation.continues
+        ):  # there is to be room for the text that is asked for
             kept = max(1, kept - (asked.options.get("max_new_tokens") or 1))
         self._kept = kept
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from packhorse.generation.results import Generation
 from packhorse.generation.session import GenerationSession
 from packhorse.packing import Int32Array
 from packhorse.progress_bar import reporting
-from packhorse.text.checks import as_texts, check_ids
+from packhorse.text.checks import as_texts, check_ids, check_text
 from packhorse.text.generation.chat_template import ChatTemplates, Message
 from packhorse.text.generation.detokenizer import Detokenizer
 from packhorse.text.generation.generator import (
     FOREVER,
     Generator,
+    Prompt,
     TextRequest,
     TextStreaming,
     as_asked,
@@ -31,6 +35,7 @@ from packhorse.text.generation.structured import Grammars
 from packhorse.text.generation.token_texts import TokenTexts
 from packhorse.text.generation.tool_use import ToolChoice, ToolUse
 from packhorse.text.runner import TextRunner
+from packhorse.text.translation.sources import SourceTokenizer
 
 if TYPE_CHECKING:
     from packhorse_weights.generation_files import GenerationFiles
@@ -51,7 +56,11 @@ class TextGeneration:
         self._tokenizer = tokenizer
         self._vocab_size = session.vocab_size
         self._defaults = _in_vocabulary(files.defaults, session.vocab_size)
-        self._most_tokens = session.max_context
+        # Tokens of the longest prompt; of a model with an encoder, of the longest source.
+        self.most_tokens = session.max_source_tokens or session.max_context
+        self.files = files
+        self.sources = SourceTokenizer(tokenizer) if session.max_source_tokens else None
+        self._begins = None if self.sources is None else _beginning(files)
         clean_up = tokenizer.config.cleans_up(tokenizer.kind)
         self._generator = Generator(session, Detokenizer(tokenizer.backend, clean_up=clean_up))
         # Special tokens, and how they are written.
@@ -72,7 +81,7 @@ class TextGeneration:
     def __deepcopy__(self, _memo: object) -> TextGeneration:
         return self
 
-    def _default_length(self, options: Mapping[str, Any]) -> int | None:
+    def default_length(self, options: Mapping[str, Any]) -> int | None:
         """New tokens of a text where neither the caller nor the model's files say how many."""
         says = options.get("max_new_tokens") is not None
         if says or {"max_new_tokens", "max_length"} & self._defaults.keys():
@@ -80,15 +89,32 @@ class TextGeneration:
         return DEFAULT_NEW_TOKENS
 
     def options(
-        self, n: int, options: Mapping[str, Any], default_length: int | None = None
+        self,
+        n: int,
+        options: Mapping[str, Any],
+        default_length: int | None = None,
+        defaults: Mapping[str, Any] | None = None,
     ) -> RequestOptions:
-        """Options for all requests of one call. Raises ValueError and TypeError."""
-        return RequestOptions(
-            self._defaults, self._tokenizer, self._grammars, n, options, default_length
-        )
+        """Options for all requests of one call. `defaults`: in place of the model's. Raises
+        ValueError and TypeError."""
+        chosen = self._defaults if defaults is None else defaults
+        return RequestOptions(chosen, self._tokenizer, self._grammars, n, options, default_length)
+
+    def prompt(self, name: str, ids: Int32Array) -> Prompt:
+        """A prompt of these tokens: of a model with an encoder, a source."""
+        return Prompt(name, ids) if self._begins is None else Prompt(name, self._begins, ids)
+
+    @property
+    def continues(self) -> bool:
+        """True if a text goes on with that of its prompt."""
+        return self.sources is None
 
     def prompt_ids(self, prompt: Any, number: int) -> Int32Array:
         """Tokens of a prompt as it stands, with those that the tokenizer puts around a text."""
+        if self.sources is not None:
+            check_text(prompt, number, "", False)
+            plain = self.sources.direction(None, None, aims=False)
+            return self.sources.encode([prompt], plain, first=number)[0]
         encode, table = self._tokenizer.encode, self._vocab_size
         return encode([prompt], None, first=number, pairs=False, table=table).ids[0]
 
@@ -98,6 +124,8 @@ class TextGeneration:
 
     def plain_ids(self, text: str) -> Int32Array:
         """Tokens of a text, without those that the tokenizer puts around one."""
+        if self.sources is not None:
+            return self.sources.pieces([text])[0]
         ids = self._tokenizer.plain_ids(text)
         check_ids(self._tokenizer.backend, [ids], self._vocab_size, 0)
         return ids
@@ -105,8 +133,10 @@ class TextGeneration:
     def refuse_longer(self, prompt: str, name: str) -> None:
         """Raises ValueError, which begins with a name, for a prompt that the context has no room
         for, before all of it is tokenized."""
+        if self.sources is not None:
+            return  # the session counts their tokens
         try:
-            self._tokenizer.refuse_longer_prompt(prompt, self._most_tokens)
+            self._tokenizer.refuse_longer_prompt(prompt, self.most_tokens)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
 
@@ -115,11 +145,13 @@ class TextGeneration:
     ) -> Any:
         check_options("generate", options, GenerateCall)
         prompts = as_texts(prompt, "prompts")
-        named = ((f"prompts[{i}]", self.prompt_ids(one, i)) for i, one in enumerate(prompts))
-        asked = self.options(n, options, self._default_length(options))
+        named = (
+            self.prompt(f"prompts[{i}]", self.prompt_ids(one, i)) for i, one in enumerate(prompts)
+        )
+        asked = self.options(n, options, self.default_length(options))
         total = len(prompts) if isinstance(prompts, Sized) else None
         with reporting(options.get("progress")) as report:
-            found = self._generator.run(named, asked, report, total, continues=True)
+            found = self.run(named, asked, report, total, continues=self.continues)
         results = [as_asked(one, n, details) for one in found]
         return results[0] if isinstance(prompt, str) else results
 
@@ -128,9 +160,20 @@ class TextGeneration:
     ) -> TextStreaming:
         """`timeout_s`: as of `GenerationSession.submit`."""
         check_options("generate", options, GenerateCall)
-        asked = self.options(1, options, self._default_length(options))
+        asked = self.options(1, options, self.default_length(options))
         _check_stream("prompt", prompt, isinstance(prompt, str), asked)
-        return self._generator.stream("prompt", self.prompt_ids(prompt, 0), asked, True, timeout_s)
+        made = self.prompt("prompt", self.prompt_ids(prompt, 0))
+        return self._generator.stream(made, asked, self.continues, timeout_s)
+
+    @property
+    def run(self) -> Callable[..., list[list[Generation]]]:
+        """`Generator.run`."""
+        return self._generator.run
+
+    @property
+    def stream_of(self) -> Callable[..., TextStreaming]:
+        """`Generator.stream`."""
+        return self._generator.stream
 
     def token_texts(self, ids: Int32Array) -> TokenTexts:
         """The part of a text that each token adds, for all tokens of a whole text."""
@@ -145,17 +188,10 @@ class TextGeneration:
         """Defaults of sampling in the model's files, by names of `Sampling`."""
         return self._defaults
 
-    def submit(
-        self,
-        name: str,
-        prompt: Int32Array,
-        options: RequestOptions,
-        *,
-        continues: bool,
-    ) -> TextRequest:
-        """Starts generating from token ids, without waiting for anything. Arguments as of
-        `Generator.submit`."""
-        return self._generator.submit(name, prompt, options, continues, timeout_s=0)
+    def submit(self, prompt: Prompt, options: RequestOptions, *, continues: bool) -> TextRequest:
+        """Starts generating, without waiting for anything. Arguments as of `Generator.submit`."""
+        continues = continues and self.continues
+        return self._generator.submit(prompt, options, continues=continues, timeout_s=0)
 
     def tool_use(
         self,
@@ -202,10 +238,12 @@ class TextGeneration:
         several = _are_several(messages)
         chats: Sequence[Any] = messages if several else [messages]
         named = (
-            (f"messages[{i}]" if several else "messages", self.chat_ids(chat, of_template))
+            self.prompt(
+                f"messages[{i}]" if several else "messages", self.chat_ids(chat, of_template)
+            )
             for i, chat in enumerate(chats)
         )
-        asked = self.options(n, rest, self._default_length(rest))
+        asked = self.options(n, rest, self.default_length(rest))
         with reporting(rest.get("progress")) as report:
             found = self._generator.run(named, asked, report, len(chats), continues=False)
         read = found if tools is None else [[tools.read(made) for made in one] for one in found]
@@ -217,11 +255,21 @@ class TextGeneration:
     ) -> TextStreaming:
         """`timeout_s`: as of `GenerationSession.submit`."""
         of_template, rest, tools = self._of_chat(options)
-        asked = self.options(1, rest, self._default_length(rest))
+        asked = self.options(1, rest, self.default_length(rest))
         _check_stream("conversation", messages, not _are_several(messages), asked)
         ids = self.chat_ids(messages, of_template)
         finish = (lambda made: made) if tools is None else tools.read
-        return self._generator.stream("messages", ids, asked, False, timeout_s, finish)
+        made = self.prompt("messages", ids)
+        return self._generator.stream(made, asked, False, timeout_s, finish)
+
+
+def _beginning(files: GenerationFiles) -> Int32Array:
+    """The token with which the decoder of a model with an encoder begins."""
+    if files.decoder_start is None:
+        raise ValueError(
+            "the model's files name no decoder_start_token_id, with which its decoder begins"
+        )
+    return np.array([files.decoder_start], np.int32)
 
 
 def _in_vocabulary(defaults: Mapping[str, Any], size: int) -> dict[str, Any]:

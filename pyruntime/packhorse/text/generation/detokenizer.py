@@ -65,7 +65,8 @@ class Detokenizer:
     def __init__(self, tokenizer: Any, *, clean_up: bool = False) -> None:
         self._tokenizer = tokenizer
         self._clean_up = clean_up
-        self._decoder = json.loads(tokenizer.to_str())["decoder"]
+        decoder = tokenizer.decoder
+        self._decoder = None if decoder is None else json.loads(decoder.__getstate__())
         added = tokenizer.get_added_tokens_decoder()
         self._showing: dict[frozenset[str], Detokenizer] = {}
         self._special = {token.content for token in added.values() if token.special}

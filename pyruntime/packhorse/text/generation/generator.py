@@ -6,7 +6,7 @@ import asyncio
 import select
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from packhorse.generation.request import GenerationRequest
 from packhorse.generation.results import FinishReason, GeneratedTokens, Generation, TokenText
@@ -24,6 +24,15 @@ FOREVER = 1e18  # seconds
 _LOOK_MS = 500  # milliseconds between two looks at a request that there were no news of
 
 
+class Prompt(NamedTuple):
+    """Tokens to go on after. name: what messages call it. source: what an encoder reads, where the
+    model has one; then `ids` begin the decoder's text."""
+
+    name: str
+    ids: Int32Array
+    source: Int32Array | None = None
+
+
 class _Sequence:
     """One sequence of a request, read to text."""
 
@@ -34,8 +43,11 @@ class _Sequence:
         stream: TextStream | TokenTexts,
         stops: StopStrings,
         silent: frozenset[int],
+        read: int,
     ) -> None:
-        """`silent`: tokens that end the sequence, and stand for no text."""
+        """`silent`: tokens that end the sequence, and stand for no text. `read`: number of those
+        that an encoder reads."""
+        self._read = read
         self._request, self._number = request, number
         self._stream, self._stops = stream, stops
         self._texts = stream if isinstance(stream, TokenTexts) else None
@@ -78,13 +90,14 @@ class _Sequence:
         size = self._size
         reason: FinishReason = found.finish_reason if self._stops.found is None else "stop"
         fields = vars(found) | {
+            "usage": replace(found.usage, prompt_tokens=found.usage.prompt_tokens + self._read),
             "ids": found.ids[:size],
             "logprobs": None if found.logprobs is None else found.logprobs[:size],
             "top_logprobs": None if found.top_logprobs is None else found.top_logprobs[:size],
             "finish_reason": reason,
         }
         if self._request.sampling.n == 1:  # text after a stop string is not given
-            fields["usage"] = replace(found.usage, new_tokens=size)
+            fields["usage"] = replace(fields["usage"], new_tokens=size)
         if self._texts is not None:
             self._find_token_texts(self._texts, found)
             fields["token_texts"] = list(self._token_texts)
@@ -242,32 +255,35 @@ class Generator:
 
     def submit(
         self,
-        name: str,
-        prompt: Int32Array,
+        prompt: Prompt,
         options: RequestOptions,
         continues: bool,
         timeout_s: float = FOREVER,
     ) -> TextRequest:
         """Submits a prompt.
 
-        name       what messages call the prompt
         continues  whether the text goes on with that of the prompt, rather than being one of its
                    own
         timeout_s  as of `GenerationSession.submit`
         """
+        ids = prompt.ids
         try:
-            sampling = options.sampling(prompt.size)
+            sampling = options.sampling(ids.size)
             # Tokens that the context or the cache has no room for are left out. Beams share pages,
             # and the session alone knows what they have room for.
             if options.default_length is not None and sampling.num_beams == 1:
-                room = max(1, self._session.max_context - prompt.size)
+                room = max(1, self._session.max_context - ids.size)
                 sampling = replace(sampling, max_new_tokens=min(options.default_length, room))
-            request = self._session.submit(prompt, sampling, timeout_s=timeout_s)
+            if prompt.source is None:
+                request = self._session.submit(ids, sampling, timeout_s=timeout_s)
+            else:
+                source = prompt.source
+                request = self._session.submit(ids, sampling, source=source, timeout_s=timeout_s)
         except ValueError as error:
-            raise ValueError(f"{name}: {error}") from None
+            raise ValueError(f"{prompt.name}: {error}") from None
         ends = {*sampling.stop_ids, *(() if sampling.ignore_eos else self._session.eos_ids)}
         silent = frozenset(() if options.include_stop else ends)
-        before = prompt.tolist() if continues else []
+        before = ids.tolist() if continues else []
         detokenizer = self._detokenizer.showing(options.shown)
         plain = sampling.logprobs is None
         sequences = [
@@ -277,34 +293,34 @@ class Generator:
                 detokenizer.stream(before) if plain else TokenTexts(detokenizer, before),
                 StopStrings(options.stops, include=options.include_stop),
                 silent,
+                0 if prompt.source is None else prompt.source.size - ids.size,
             )
             for i in range(sampling.n)
         ]
-        return TextRequest(request, sequences, name)
+        return TextRequest(request, sequences, prompt.name)
 
     def stream(
         self,
-        name: str,
-        prompt: Int32Array,
+        prompt: Prompt,
         options: RequestOptions,
         continues: bool,
         timeout_s: float,
         finish: Callable[[Generation], Generation] = lambda made: made,
     ) -> TextStreaming:
         """Arguments as of `submit` and `TextStreaming`."""
-        request = self.submit(name, prompt, options, continues, timeout_s)
+        request = self.submit(prompt, options, continues, timeout_s)
         return TextStreaming(self._session, request, finish)
 
     def run(
         self,
-        prompts: Iterable[tuple[str, Int32Array]],
+        prompts: Iterable[Prompt],
         options: RequestOptions,
         report: Callable[[int, int | None], object] | None,
         total: int | None,
         *,
         continues: bool,
     ) -> list[list[Generation]]:
-        """All texts of any number of prompts (name, ids), in order. An error or Ctrl-C cancels what
+        """All texts of any number of prompts, in order. An error or Ctrl-C cancels what
         still runs.
 
         report  called with the number of prompts whose texts have ended, and with `total`
@@ -325,10 +341,10 @@ class Generator:
                         report(len(found), total)
 
         try:
-            for number, (name, ids) in enumerate(prompts):
+            for number, prompt in enumerate(prompts):
                 while len(running) >= self._session.max_queue:
                     read(_wait(mailbox) or list(running))
-                running[number] = self.submit(name, ids, options, continues)
+                running[number] = self.submit(prompt, options, continues)
                 running[number].request.listen(mailbox, number)
             while running:
                 read(_wait(mailbox) or list(running))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from packhorse.generation.sampling import EarlyStopping, Sampling, SequenceBias
 from packhorse.progress_bar import Progress
@@ -36,6 +36,7 @@ class GenerateCall(TypedDict, total=False):
     bad_words_ids: Sequence[Sequence[int]] | None
     sequence_bias: SequenceBias | None
     no_repeat_ngram_size: int | None
+    encoder_no_repeat_ngram_size: int | None
     min_new_tokens: int | None
     forced_bos_token_id: int | None
     forced_eos_token_id: int | Sequence[int] | None
@@ -60,6 +61,20 @@ class GenerateCall(TypedDict, total=False):
     choices: Sequence[str] | None
     grammar: str | None
     progress: Progress | None
+
+
+class SummarizeCall(GenerateCall, total=False):
+    """Options of `TextModel.summarize`."""
+
+    split: Literal["long", "sentences", "never"] | None
+
+
+class TranslateCall(SummarizeCall, total=False):
+    """Options of `TextModel.translate`."""
+
+    source: str | None
+    target: str | None
+    target_prefix: str | None
 
 
 class TemplateCall(TypedDict, total=False):

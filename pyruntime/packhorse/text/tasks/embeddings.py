@@ -17,6 +17,7 @@ from packhorse.text.checks import Text, as_texts
 from packhorse.text.parts import Request
 from packhorse.text.runner import TextRunner
 from packhorse.text.settings import choose_prompt
+from packhorse.text.tasks.unpooled_prompts import UnpooledPrompt
 
 MIN_SAMPLE = 100  # embeddings whose ranges say something about others
 _HOW_TO_SAMPLE = (
@@ -148,16 +149,20 @@ class Embedding:
             raise ValueError(f"truncate_dim {truncate_dim!r:.80} is not between 1 and {self._size}")
         self._truncate_dim = truncate_dim
         self._prompt = choose_prompt(config, prompt, prompt_name)
-        if self._prompt and not runner.session.config.get("embedding", {}).get(
-            "include_prompt", True
-        ):
-            raise ValueError(
-                "embed: this model's pooling leaves the prompt out (include_prompt = false), which "
-                'is not supported: pool output "hidden" of the session, or embed with prompt=""'
+        self._unpooled: UnpooledPrompt | None = None
+        config_of_pooling = runner.session.config.get("embedding", {})
+        if self._prompt and not config_of_pooling.get("include_prompt", True):
+            if unscaled:
+                raise ValueError("normalize is false, but this model's pooling leaves prompts out")
+            session = runner.encoder
+            self._unpooled = UnpooledPrompt(
+                session.config, session.layers_after_pooling(), runner.tokenizer
             )
+            self._left_out = self._unpooled.size(self._prompt)
         self._normalize = normalize
         self._pooling = _pooling_alone(runner.session.config) if unscaled else None
-        self.output: OutputName = "embedding" if self._pooling is None else "hidden"
+        alone = self._pooling is None and self._unpooled is None
+        self.output: OutputName = "embedding" if alone else "hidden"
         self._dtype = dtype
         self._ranges = ranges
         # Ranges that are not given are those of all embeddings.
@@ -173,6 +178,8 @@ class Embedding:
         return self._runner.request(ids, tokens.type_ids, self.output), None
 
     def finish(self, _texts: object, _kept: None, result: RunResult) -> npt.NDArray[Any]:
+        if self._unpooled is not None:
+            return self._shrink(self._unpooled.embed(result, self._left_out))
         if self._pooling is None:
             return self._shrink(result.embedding)
         from packhorse.ops.rowwise import pool

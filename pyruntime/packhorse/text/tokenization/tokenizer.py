@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -80,7 +79,7 @@ def _load(config: TextConfig) -> Tokenizer:
     from packhorse.text.tokenization.changes import make_tokenizer
 
     made = config.tokenizer
-    fields = read_bytes(config.tokenizer_file) if made is None else json.dumps(made).encode()
+    fields = read_bytes(config.tokenizer_file) if made is None else made
     with errors_of_tokenizers(str(config.tokenizer_file)):
         tokenizer = make_tokenizer(fields, config.settings, ends=config.special_tokens)
         if config.lower_case:

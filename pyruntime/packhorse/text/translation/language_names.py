@@ -66,4 +66,6 @@ class LanguageNames:
             return choices[0]
         near = choices or get_close_matches(code, self.ids, 6, 0.3) or sorted(self.ids)[:6]
         known = f"{len(self.ids)} languages, such as {', '.join(near)}" if near else "no others"
-        raise ValueError(f"{name} {code!r:.40} is no language of this model; it has {known}")
+        raise ValueError(
+            f"{name} is {code!r:.40}, which is no language of this model; it has {known}"
+        )

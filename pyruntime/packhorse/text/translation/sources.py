@@ -63,9 +63,10 @@ class SourceTokenizer:
                     )
                 self._cut[target] = made
 
-    def direction(self, source: str | None, target: str | None) -> Direction:
+    def direction(self, source: str | None, target: str | None, *, aims: bool = True) -> Direction:
         """Tokens that say that texts of the language `source` become those of `target`; None: as
-        the model's files say. Raises ValueError."""
+        the model's files say. aims: a model that needs a target must be told one. Raises
+        ValueError."""
         found, names = self._languages, self.names
         end = self._end()
         if found is None or names is None:
@@ -82,6 +83,12 @@ class SourceTokenizer:
         if found.of_source is None:
             self._check(source, found.source, "source")
         wanted = target if target is not None else found.target
+        if wanted is None and not aims:
+            own = _NONE
+            if found.of_source is not None:
+                own = np.array([names.ids[names.find(str(found.source), "source")]], np.int32)
+            after = found.of_source == "after"
+            return Direction(*((_NONE, np.append(end, own)) if after else (own, end)), Target())
         if wanted is None:
             raise ValueError(
                 f"target is None, expected one of {', '.join(list(names.ids)[:8])}, ..."
@@ -105,7 +112,7 @@ class SourceTokenizer:
 
     def _check(self, given: str | None, known: str | None, name: str) -> None:
         if given is not None and known is not None and given.lower() != known.lower():
-            raise ValueError(f"{name} {given!r:.40}, but this model's is {known!r:.40} alone")
+            raise ValueError(f"{name} is {given!r:.40}, but this model's is {known!r:.40} alone")
 
     def _end(self) -> Int32Array:
         token = self._tokenizer.config.eos_token

@@ -47,7 +47,8 @@ def _nibbles(packed: Bytes, out: NDArray[Any]) -> None:
 def _two_bits(packed: Bytes) -> Bytes:
     """Returns the pairs of bits in 64 bytes of each block, [n, 2, 4, 32] as the K types have it."""
     shifts = np.array([0, 2, 4, 6], np.uint8)[:, None]
-    return (packed.reshape(-1, 2, 1, 32) >> shifts) & 3
+    pairs: Bytes = packed.reshape(-1, 2, 1, 32) >> shifts & np.uint8(3)
+    return pairs
 
 
 def fifth_bits(blocks: Bytes, at: int) -> Bytes:
@@ -183,8 +184,9 @@ def _q2_k(blocks: Bytes, out: Floats) -> None:
 def values_of_q3_k(blocks: Bytes) -> Bytes:
     """Returns q + 4, [n, 16, 16]."""
     shifts = np.arange(8, dtype=np.uint8).reshape(2, 4, 1)
-    top = (blocks[:, :32].reshape(-1, 1, 1, 32) >> shifts) & 1
-    return (_two_bits(blocks[:, 32:96]) | top << 2).reshape(-1, 16, 16)
+    top: Bytes = blocks[:, :32].reshape(-1, 1, 1, 32) >> shifts & np.uint8(1)
+    values: Bytes = _two_bits(blocks[:, 32:96]) | top << np.uint8(2)
+    return values.reshape(-1, 16, 16)
 
 
 def scales_of_q3_k(blocks: Bytes) -> Floats:
@@ -198,7 +200,8 @@ def scales_of_q3_k(blocks: Bytes) -> Floats:
     shifts = np.array([0, 2, 4, 6], np.uint8)[:, None]
     top = (blocks[:, 104:108].reshape(-1, 1, 4) >> shifts) & 3
     whole = six.reshape(-1, 16) | top.reshape(-1, 16) << 4
-    return (whole.astype(np.float32) - np.float32(32)) * half(blocks, 108)
+    scales: Floats = (whole.astype(np.float32) - np.float32(32)) * half(blocks, 108)
+    return scales
 
 
 def _q3_k(blocks: Bytes, out: Floats) -> None:

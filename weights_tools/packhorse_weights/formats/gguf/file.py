@@ -132,17 +132,19 @@ class _Reader:
         """Reads `count` texts, as `text` reads one."""
         found: list[str] = []
         buffer, at, end, unpack = self.buffer, self.at, self.end, _U64.unpack_from
-        for i in range(count):
-            (size,) = unpack(buffer, at) if at + 8 <= end else (end,)
-            if size > end - at - 8:
-                self.at = at
-                self.text(f"{what}[{i}]")  # says what is wrong
-            at += 8 + size
-            try:
-                found.append(buffer[at - size : at].decode("utf-8"))
-            except UnicodeDecodeError as error:
-                raise self.fail(f"{what}[{i}]: not UTF-8: {error}") from None
+        try:
+            for _ in range(count):
+                (size,) = unpack(buffer, at) if at + 8 <= end else (end,)
+                begin = at + 8
+                if size > end - begin:
+                    break
+                found.append(buffer[begin : begin + size].decode())
+                at = begin + size
+        except UnicodeDecodeError as error:
+            raise self.fail(f"{what}[{len(found)}]: not UTF-8: {error}") from None
         self.at = at
+        if len(found) < count:
+            self.text(f"{what}[{len(found)}]")  # says what is wrong
         return found
 
     def numbers(self, kind: int, count: int, what: str) -> NDArray[Any]:

@@ -13,7 +13,7 @@ from packhorse_weights.formats.gguf.blocks import BlockType, decode
 from packhorse_weights.formats.gguf.file import StoredTensor
 from packhorse_weights.formats.gguf.groups import GROUPS
 from packhorse_weights.quantization.grouped import Grouped, GroupedTensor, TransposedTensor
-from packhorse_weights.tensor import BLOCK, PAYLOADS, LazyTensor, Tensor
+from packhorse_weights.tensor import BLOCK, PAYLOADS, FileBlocks, LazyTensor, Tensor
 
 # Order of a tensor's rows in a file: the extents that their number is divided into, and the two of
 # these axes that are to be exchanged.
@@ -23,19 +23,43 @@ Order = tuple[tuple[int, ...], tuple[int, int]]
 class QuantizedTensor(GroupedTensor):
     """Values that are made of the blocks of a file, as float32 or in their groups.
 
-    `kind` is that of the blocks, and `rows` a view of the file, uint8 [..., bytes of a row]. The
-    `shape` is that of the values.
+    `kind` is that of the blocks, and `blocks` a view of the file, uint8 [rows, bytes of a row],
+    whose rows lie in an `order`. The `shape` is that of the values.
     """
 
-    __slots__ = ("_kind", "_rows")
+    __slots__ = ("_blocks", "_kind", "_order", "_rows")
 
     _kind: BlockType
-    _rows: NDArray[np.uint8]
+    _blocks: NDArray[np.uint8]
+    _order: Order | None
+    _rows: NDArray[np.uint8]  # view of `_blocks` whose rows are in the order of the values
 
-    def __init__(self, kind: BlockType, rows: NDArray[np.uint8], shape: tuple[int, ...]) -> None:
-        super().__init__(GROUPS[kind.name][0], self._whole, shape, (kind.name, rows.size))
+    def __init__(
+        self,
+        kind: BlockType,
+        blocks: NDArray[np.uint8],
+        shape: tuple[int, ...],
+        order: Order | None = None,
+    ) -> None:
+        super().__init__(GROUPS[kind.name][0], self._whole, shape, (kind.name, blocks.size))
+        rows = blocks
+        if order is not None:
+            rows = _reorder(blocks.reshape(shape[0], -1, blocks.shape[-1]), order)
         object.__setattr__(self, "_kind", kind)
+        object.__setattr__(self, "_blocks", blocks)
+        object.__setattr__(self, "_order", order)
         object.__setattr__(self, "_rows", rows)
+
+    @property
+    def file_blocks(self) -> FileBlocks | None:
+        if len(self._shape) < 2:
+            return None
+        rows = len(self._blocks)
+        order = None
+        if self._order is not None:
+            numbers = np.arange(rows, dtype=np.int32).reshape(self._shape[0], -1)
+            order = np.ascontiguousarray(_reorder(numbers, self._order)).reshape(-1)
+        return FileBlocks(self._kind.name, self._blocks, self._shape, order)
 
     def _whole(self) -> NDArray[np.float32]:
         return self._values(self._rows.reshape(-1, self._kind.size)).reshape(self._shape)
@@ -75,10 +99,7 @@ def open_tensor(stored: StoredTensor, order: Order | None = None) -> Tensor:
     """Returns a tensor of the file, its rows brought out of the `order` that they lie in."""
     kind, shape = stored.kind, stored.shape
     if kind.dtype is None:
-        rows = stored.blocks
-        if order is not None:
-            rows = _reorder(rows.reshape(shape[0], -1, rows.shape[-1]), order)
-        return QuantizedTensor(kind, rows, shape)
+        return QuantizedTensor(kind, stored.blocks, shape, order)
     data = np.frombuffer(stored.blocks.reshape(-1), PAYLOADS[kind.dtype]).reshape(shape)
     tensor = Tensor(data, kind.dtype)
     if order is None:

@@ -6,8 +6,9 @@ both, tokens of the kinds unknown, control and user-defined are found in a text 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -82,12 +83,18 @@ _KEEP_SPACE = ("<s>", "<unk>", "<|endoftext|>")
 
 @dataclass(frozen=True)
 class GgufTokenizer:
-    """`tokenizer` holds the fields of a tokenizer.json, and `settings` those of a
+    """`make` makes `tokenizer`, which sessions of ids do without. `settings` holds the fields of a
     tokenizer_config.json. `stop_ids` are the tokens that end an answer, ascending."""
 
-    tokenizer: Part
+    make: Callable[[], Part]
     settings: dict[str, Any]
     stop_ids: list[int]
+
+    @cached_property
+    def tokenizer(self) -> Part:
+        """The fields of a tokenizer.json. Raises CheckpointError for a tokenizer that is not
+        supported or does not fit together."""
+        return self.make()
 
 
 class _Vocabulary:
@@ -105,12 +112,13 @@ class _Vocabulary:
             )
         kinds = self.array("token_type", count, numeric=True)
         self.kinds: list[int] = [_NORMAL] * count if kinds is None else kinds.tolist()
-        for i, kind in enumerate(self.kinds):
-            if kind not in range(_NORMAL, _BYTE + 1):
-                raise CheckpointError(
-                    f"{self.where}: {_KEYS}token_type: token {i} is of the kind {kind!r:.20}; "
-                    f"expected {_NORMAL} to {_BYTE}"
-                )
+        known = np.isin(self.kinds if kinds is None else kinds, range(_NORMAL, _BYTE + 1))
+        if not known.all():
+            i = int(np.argmin(known))
+            raise CheckpointError(
+                f"{self.where}: {_KEYS}token_type: token {i} is of the kind {self.kinds[i]!r:.20}; "
+                f"expected {_NORMAL} to {_BYTE}"
+            )
         # The last of several tokens with one text counts, as in llama.cpp.
         self.ids = {token: i for i, token in enumerate(self.tokens)}
         self.stop_ids = self._find_stop_ids()
@@ -144,7 +152,7 @@ class _Vocabulary:
         fits = (
             isinstance(found, np.ndarray)
             if numeric
-            else isinstance(found, list) and all(isinstance(one, str) for one in found)
+            else isinstance(found, list) and set(map(type, found)) <= {str}
         )
         if not fits:
             kind = "numbers" if numeric else "texts"
@@ -201,18 +209,19 @@ class _Vocabulary:
 
 
 def _merges(vocabulary: _Vocabulary) -> list[tuple[str, str]]:
-    merges: dict[tuple[str, str], None] = {}
-    for line in vocabulary.array("merges", None):
+    ids = vocabulary.ids
+    merges: list[tuple[str, str]] = []
+    for line in dict.fromkeys(vocabulary.array("merges", None)):
         # A space is no character of byte-level text, but a token may begin with one all the same.
-        one, _, two = line[1:].partition(" ")
-        one = line[:1] + one
-        if not {one, two, one + two} <= vocabulary.ids.keys():
+        at = line.find(" ", 1)
+        one, two = line[:at], line[at + 1 :]
+        if at < 0 or one not in ids or two not in ids or one + two not in ids:
             raise CheckpointError(
                 f"{vocabulary.where}: {_KEYS}merges: {line!r:.80}: expected two tokens that make "
                 "one"
             )
-        merges[one, two] = None
-    return list(merges)
+        merges.append((one, two))
+    return merges
 
 
 def _byte_level_bpe(vocabulary: _Vocabulary) -> Part:
@@ -302,7 +311,8 @@ def read_tokenizer(file: GgufFile) -> GgufTokenizer | None:
     """Returns the tokenizer, or None if the file has none. It is made once for each file that is
     open.
 
-    Raises CheckpointError for one that is not supported or does not fit together.
+    Raises CheckpointError for one of a kind that is not supported, or whose tokens do not fit
+    together.
     """
     if file not in _read:
         _read[file] = _make_tokenizer(file)
@@ -320,7 +330,7 @@ def _make_tokenizer(file: GgufFile) -> GgufTokenizer | None:
         )
     vocabulary = _Vocabulary(file)
     return GgufTokenizer(
-        _KINDS[kind](vocabulary),
+        partial(_KINDS[kind], vocabulary),
         _settings(vocabulary, ("bos", "eos", "unk", "pad", "mask")),
         vocabulary.stop_ids,
     )

@@ -1,0 +1,53 @@
+"""`packhorse translate` and `packhorse summarize`, beside what `TextModel` gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from command_line import Cli, failed
+from packhorse import TextModel
+from text_to_text_models import make_folder
+
+pytest.importorskip("typer")
+TEXTS = ["the cat sat on the mat", "", "Hello world. It's 9, or 10! " * 8]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_folder(tmp_path_factory.mktemp("models") / "m2m", "m2m-100")
+
+
+@pytest.fixture(scope="module")
+def model(folder: Path) -> Iterator[TextModel]:
+    with TextModel.load(folder, kv_tokens=4096) as found:
+        yield found
+
+
+def test_translates_each_line(cli: Cli, folder: Path, model: TextModel, tmp_path: Path) -> None:
+    file = tmp_path / "lines.txt"
+    file.write_text("\n".join(TEXTS) + "\n")
+    options = ("--from", "de", "--to", "fr", "--num-beams", "2", "--kv-tokens", "4096")
+    shown = cli("translate", folder, file, *options)
+    expected = model.translate(TEXTS, source="de", target="fr", num_beams=2)
+    assert shown.out.splitlines() == [" ".join(one.splitlines()) for one in expected]
+    shown = cli("translate", folder, file, *options, "--whole", "--split", "sentences")
+    whole = "\n".join(TEXTS)
+    expected = model.translate(whole, source="de", target="fr", num_beams=2, split="sentences")
+    assert shown.out == expected + "\n"
+
+
+def test_summarizes_each_line(cli: Cli, folder: Path, model: TextModel, tmp_path: Path) -> None:
+    file = tmp_path / "lines.txt"
+    file.write_text("\n".join(TEXTS) + "\n")
+    shown = cli("summarize", folder, file, "--max-new-tokens", "5", "--kv-tokens", "4096")
+    expected = model.summarize(TEXTS, max_new_tokens=5)
+    assert shown.out.splitlines() == [" ".join(one.splitlines()) for one in expected]
+
+
+def test_refused(cli: Cli, folder: Path, tmp_path: Path) -> None:
+    file = tmp_path / "lines.txt"
+    file.write_text("a\n")
+    outcome = cli("translate", folder, file, "--to", "xx", "--kv-tokens", "512")
+    assert failed(outcome, "target is 'xx', which is no language")
