@@ -377,11 +377,11 @@ def _open(path: Path, reranker: Reranker | None, tower: str | None) -> Checkpoin
             spec["pair"] = pair
     parts = read_parts(modules, root, folder, config, tensors)
     if family.pooled is not None and not modules:
-        found = family.pooled(config, prefix, tensors)
-        parts.embedding, parts.pooling_reason = dict(found.embedding), found.reason
-        parts.names |= found.names
-        parts.heads |= found.heads
-        spec |= found.fields
+        pooled = family.pooled(config, prefix, tensors)
+        parts.embedding, parts.pooling_reason = dict(pooled.embedding), pooled.reason
+        parts.names |= pooled.names
+        parts.heads |= pooled.heads
+        spec |= pooled.fields
     if pooling is not None:
         parts.embedding["pooling"], parts.pooling_reason = pooling, "pooling_type says so"
     if reranker is not None or parts.answers is not None:
