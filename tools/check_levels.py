@@ -158,6 +158,7 @@ MAY_IMPORT = {
         "text.generation": "top _native generation text text.tokenization text.tool_calls",
         "text.tool_calls": "text.generation",
         "evaluation": "top generation text text.tasks",
+        "image": "top text text.tasks",
         **_upwards(
             {
                 "serve.errors": "",

@@ -30,6 +30,7 @@ from packhorse.generation import (
 from packhorse.generation.session import GenerationSession
 from packhorse.memory import MemoryPlan
 from packhorse.packing import PackedTokens, pack
+from packhorse.patches import PackedPatches
 from packhorse.planning import plan_memory
 from packhorse.profile import cpu_profile
 from packhorse.result import DeviceResult, RunResult
@@ -59,6 +60,7 @@ __all__ = [
     "GenerationRequest",
     "GenerationSession",
     "MemoryPlan",
+    "PackedPatches",
     "PackedTokens",
     "RunResult",
     "Sampling",

@@ -34,6 +34,7 @@ from packhorse.packing import (
     pack,
 )
 from packhorse.pairs import as_scores, check_pair, check_scores, join_pairs
+from packhorse.patches import PackedPatches
 from packhorse.result import DeviceResult, FloatArray, OutputShape, RunResult
 from packhorse.session import Session
 
@@ -103,6 +104,10 @@ class EncoderSession(Session, generates=False):
 
     @overload
     def run(
+        self, batch: PackedPatches, outputs: Outputs = ..., out: OutArrays | None = ...
+    ) -> RunResult: ...
+    @overload
+    def run(
         self,
         batch: HostBatch,
         outputs: Outputs = ...,
@@ -147,7 +152,7 @@ class EncoderSession(Session, generates=False):
     ) -> RunResult | DeviceResult: ...
     def run(
         self,
-        batch: Batch,
+        batch: Batch | PackedPatches,
         outputs: Outputs = ("hidden",),
         out: OutArrays | None = None,
         *,
@@ -155,7 +160,8 @@ class EncoderSession(Session, generates=False):
         on_device: bool | None = None,
         rows: TokenSequence | None = None,
     ) -> RunResult | DeviceResult:
-        """Runs one batch: `PackedTokens`, `(ids, cu_seqlens)`, or a list of id sequences.
+        """Runs one batch: `PackedTokens`, `(ids, cu_seqlens)`, or a list of id sequences; models of
+        images take `PackedPatches`, in host memory.
 
         batch      a tuple of two arrays, of NumPy or on a device, is always `(ids, cu_seqlens)`.
                    Every other list or tuple holds sequences: a list of two arrays, and a tuple of
@@ -179,6 +185,10 @@ class EncoderSession(Session, generates=False):
         layers with KeyboardInterrupt, or with whatever else a signal handler raises.
         """
         self.check_open()
+        if isinstance(batch, PackedPatches):
+            if stream is not None or on_device or rows is not None:
+                raise ValueError("PackedPatches go without stream, on_device and rows")
+            return self._run_patches(batch, output_names(self._native, outputs, out or ()), out)
         packed = as_batch(batch)
         names = output_names(self._native, outputs, out or ())
         handle = stream_handle(stream)
@@ -204,6 +214,20 @@ class EncoderSession(Session, generates=False):
             self._native.wait_for(handle)
             self._run_into(packed, arrays, wanted)
         return RunResult(arrays, packed.cu_seqlens)
+
+    @property
+    def takes_patches(self) -> bool:
+        """True for a model of images, which runs `PackedPatches`."""
+        return stem_of(self.config).get("kind") == "patches"
+
+    def _run_patches(
+        self, batch: PackedPatches, names: Sequence[OutputName], out: OutArrays | None
+    ) -> RunResult:
+        offsets = batch.offsets(stem_of(self.config).get("prefix", 0))
+        arrays = output_arrays(self._native, names, out or {}, int(offsets[-1]), batch.num_images)
+        columns = batch.features.shape[1]
+        self._native.run_patches(batch.features, columns, batch.grids.reshape(-1), arrays)
+        return RunResult(arrays, offsets)
 
     def _run_to_device(
         self,

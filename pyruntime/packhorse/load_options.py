@@ -20,7 +20,7 @@ from packhorse.load_arguments import (
     read_poolings,
     read_template,
 )
-from packhorse.names import AskedDtype, AttentionAlgorithm, CacheDtype, Dtype, Pooling
+from packhorse.names import AskedDtype, AttentionAlgorithm, CacheDtype, Dtype, Pooling, Tower
 from packhorse.option_fields import count, option, said
 
 ModelPath = str | PathLike[str]
@@ -53,6 +53,7 @@ class SessionCall(TypedDict, total=False):
     normalize: bool | None
     revision: str | None
     max_seqlen: int | None
+    tower: Tower | None
     max_queue: int
     prefix_cache: bool
     max_adapters: int
@@ -231,6 +232,11 @@ class LoadOptions:
         "generates together; None: what the model takes, which is the most that may be asked for",
         "Longest text, prompt and output together; by default the model's limit.",
         group=MACHINE,
+        reads=True,
+    )
+    tower: Tower | None = option(
+        None,
+        'half of a model of images and texts: "vision" (None) or "text" (None in `TextModel`)',
         reads=True,
     )
     kv_tokens: int | None = count(

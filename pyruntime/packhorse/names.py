@@ -9,6 +9,7 @@ AskedDtype = Dtype | Literal["auto", "fp32", "float", "fp16", "half", "bf16"]
 CacheDtype = Literal["float8"]  # keys and values, where unlike activations
 AttentionAlgorithm = Literal["auto", "hopper", "online", "short", "grouped", "bytetransformer"]
 Pooling = Literal["cls", "mean", "max", "last", "mean_sqrt", "weighted_mean"]
+Tower = Literal["vision", "text"]  # half of a model of images and texts
 OutputName = Literal[
     "hidden",
     "embedding",

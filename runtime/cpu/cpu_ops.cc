@@ -13,6 +13,7 @@
 #include "cpu/gemm/sparse_pool.h"
 #include "cpu/isa/kernels.h"
 #include "cpu/moe/moe.h"
+#include "cpu/patches/patches.h"
 #include "cpu/rowwise/rowwise.h"
 #include "cpu/sampling/sampling.h"
 
@@ -53,6 +54,7 @@ class CpuOps final : public Ops {
     return cpu::cca_workspace(args, pool_.threads());
   }
   bool embeds_stored_rows() const override { return true; }
+  bool embeds_patches() const override { return true; }
   size_t moe_workspace(const MoeArgs& args) const override {
     return cpu::moe_workspace(args, pool_.threads());
   }
@@ -129,6 +131,12 @@ class CpuOps final : public Ops {
 
   void do_moe(const MoeArgs& args) override { run(args.x, args, cpu::moe); }
   void do_add_scaled(const AddScaledArgs& args) override { run(args.x, args, cpu::add_scaled); }
+  void do_embed_patches(const EmbedPatchesArgs& args) override {
+    run(args.x, args, cpu::embed_patches);
+  }
+  void do_probe_attention(const ProbeAttentionArgs& args) override {
+    run(args.keys, args, cpu::probe_attention);
+  }
   void do_add_lora(const LoraArgs& args) override { run(args.x, args, cpu::add_lora); }
 
   void do_sample(const SampleArgs& args) override { run({}, args, cpu::sample); }

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "ops/args/common.h"
+#include "packhorse/types.h"
 
 namespace packhorse {
 
@@ -30,6 +31,11 @@ struct TokenBatch {
   const int32_t* position_ids = nullptr;
   const int32_t* prediction_rows = nullptr;  // [num_predictions]
   int64_t num_predictions = 0;
+  /// Patches of all images, in a batch of images, which has no ids. They are fewer rows than
+  /// num_tokens where a model puts others before them.
+  TensorView features = {};        // [P, elements of a patch]
+  const int32_t* grids = nullptr;  // [B, 2] rows and columns of patches
+  int64_t prefix = 0;              // rows before the patches of each image that has any
 };
 
 }  // namespace packhorse

@@ -70,6 +70,16 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
     device().synchronize();
   }
 
+  void run(const PackedPatches& patches, const RunOutputs& outputs) override {
+    validator_.check(patches, outputs);
+    const auto turn = take_turn();
+    const DownloadScope downloads(device());
+    const TokenBatch batch =
+        staging_.upload(patches, buffers_.features, model_.patch_limits.prefix);
+    outputs_.read(encode_batch(batch), outputs);
+    device().synchronize();
+  }
+
   void run(const DeviceTokens& tokens, const RunOutputs& outputs, StreamHandle stream) override {
     validator_.check(tokens, outputs);
     const auto turn = take_turn();
@@ -240,6 +250,17 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
       all[i] = model_.layouts[i].exists();
       rows[i].resize(static_cast<size_t>(model_.layouts[i].columns));
       if (all[i]) outputs[i] = rows[i].data();
+    }
+    if (takes_patches(model_.spec)) {
+      const std::vector<float> patch(static_cast<size_t>(model_.patch_limits.columns));
+      const std::array<int32_t, 2> grid = {1, 1};
+      for (size_t i = 0; i < kOutputNames.size(); ++i) {
+        if (model_.layouts[i].per != OutputRows::kTokens) continue;
+        rows[i].resize(rows[i].size() * static_cast<size_t>(model_.patch_limits.prefix + 1));
+        if (all[i]) outputs[i] = rows[i].data();
+      }
+      return run({.features = patch, .columns = model_.patch_limits.columns, .grids = grid},
+                 outputs);
     }
     const std::span<const int32_t> row(ids.data(), predicts ? 1 : 0);
     run({.ids = ids,

@@ -43,9 +43,26 @@ LoadedModel open_model(const std::string& spec_json, const SessionOptions& optio
   model.spec = parse_spec_for(options, spec_json);
   model.layouts = output_layouts(model.spec, capacity_of(options));
   model.limits = limits_of(model.spec, options);
+  const PatchesSpec& patches = model.spec.stack().stem.patches;
+  model.patch_limits = {.max_tokens = options.max_tokens,
+                        .max_sequences = options.max_sequences,
+                        .max_seqlen = model.spec.max_seqlen,
+                        .columns = patches.features,
+                        .prefix = patches.prefix};
   model.backend = make_backend(options.device, {.threads = options.threads,
                                                 .pin_threads = options.pin_threads,
                                                 .attention = options.attention_algorithm});
+  const int64_t most = std::min(options.max_tokens, model.spec.max_seqlen);
+  if (takes_patches(model.spec) && most <= patches.prefix) {
+    throw InvalidArgument(concat("max_tokens is ", options.max_tokens, ", max_seqlen ",
+                                 model.spec.max_seqlen, "; expected at least ", patches.prefix + 1,
+                                 ", the tokens of the smallest image"));
+  }
+  const bool has_patches = takes_patches(model.spec) || model.spec.heads.probe;
+  if (has_patches && !model.backend.ops->embeds_patches()) {
+    throw RuntimeError(concat("this model takes images, for which ", name_of(options.device),
+                              " has no kernels: load it on the device cpu"));
+  }
   model.precision =
       precision_of(options.dtype, model.spec.heads.lm.has_value(), *model.backend.packer);
   model.precision.groups = model.spec.quantized;

@@ -13,6 +13,7 @@
 #include "model/loading/weights.h"
 #include "model/spec/spec.h"
 #include "ops/backend.h"
+#include "packhorse/packed_patches.h"
 #include "packhorse/packed_tokens.h"
 #include "packhorse/session.h"
 
@@ -24,11 +25,15 @@ struct LoadedModel {
   Spec spec;  // without the heads that these options cannot ask for
   PerOutput<OutputLayout> layouts;
   PackedLimits limits;
+  PatchLimits patch_limits;
   Backend backend;
   Precision precision;
   MemoryPlan plan;
   std::shared_ptr<const ModelWeights> weights;  // shared with other sessions on the same device
 };
+
+/// True if batches are images, and not ids.
+inline bool takes_patches(const Spec& spec) { return spec.stack().stem.kind == StemKind::kPatches; }
 
 inline Capacity capacity_of(const SessionOptions& options) {
   return {options.max_tokens, options.max_sequences, options.max_predictions};

@@ -39,12 +39,25 @@ void RequestValidator::check_positions(bool given) const {
   throw InvalidArgument("position_ids were given, but this model knows distances only");
 }
 
+void RequestValidator::check_kind(bool patches) const {
+  if (patches == takes_patches(model_.spec)) return;
+  throw InvalidArgument(patches ? "a batch of patches was given, but this model takes token ids"
+                                : "a batch of token ids was given, but this model takes patches");
+}
+
+void RequestValidator::check_tokens(const PackedPatches& patches) const {
+  check_kind(true);
+  packhorse::check(patches, model_.patch_limits);
+}
+
 void RequestValidator::check_tokens(const PackedTokens& tokens) const {
+  check_kind(false);
   packhorse::check(tokens, model_.limits);
   check_positions(!tokens.position_ids.empty());
 }
 
 void RequestValidator::check_tokens(const DeviceTokens& tokens) const {
+  check_kind(false);
   const DeviceIo& device = io();
   check_capacity(tokens.num_tokens, tokens.num_sequences, model_.limits);
   if (tokens.cu_seqlens == nullptr || tokens.num_sequences < 0) {

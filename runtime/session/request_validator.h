@@ -35,6 +35,9 @@ class RequestValidator {
   [[noreturn]] void refuse_output(const char* name) const;
   void check_tokens(const PackedTokens& tokens) const;
   void check_tokens(const DeviceTokens& tokens) const;
+  void check_tokens(const PackedPatches& patches) const;
+  // Throws InvalidArgument unless the model takes batches of this kind.
+  void check_kind(bool patches) const;
   void check_positions(bool given) const;
 
   const LoadedModel& model_;

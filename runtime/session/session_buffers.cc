@@ -18,6 +18,10 @@ SessionBuffers take_session_buffers(const Spec& spec, const ModelWeights& weight
   }
   buffers.inputs =
       arena.take_array<int32_t>("inputs", static_cast<size_t>(InputLayout(capacity).size));
+  if (takes_patches(spec)) {
+    buffers.features = arena.take_matrix("features", capacity.max_tokens,
+                                         spec.stack().stem.patches.features, DType::kFloat32);
+  }
   buffers.model = take_model_buffers(spec, weights, capacity, *backend.ops, arena);
   return buffers;
 }

@@ -30,7 +30,7 @@ InputLayout::InputLayout(const Capacity& capacity) {
   ids = prediction_rows + aligned(capacity.max_predictions);
   type_ids = ids + aligned(capacity.max_tokens);
   position_ids = type_ids + aligned(capacity.max_tokens);
-  size = position_ids + aligned(capacity.max_tokens);
+  size = position_ids + aligned(std::max(capacity.max_tokens, 2 * capacity.max_sequences));
 }
 
 Staging::Staging(const Capacity& capacity, const PackedLimits& limits, int32_t* buffer,
@@ -72,6 +72,42 @@ TokenBatch Staging::upload(const PackedTokens& tokens) {
   inputs.batch.max_seqlen = tokens.max_seqlen();
   inputs.batch.min_seqlen = shortest(tokens.cu_seqlens);
   inputs.num_predictions = static_cast<int64_t>(tokens.prediction_rows.size());
+  return inputs;
+}
+
+TokenBatch Staging::upload(const PackedPatches& patches, const TensorView& features,
+                           int64_t prefix) {
+  const int64_t images = patches.num_sequences();
+  auto* const host = static_cast<int32_t*>(uploads_->acquire());
+  int32_t* const offsets = host + layout_.cu_seqlens;
+  int32_t* const grids = host + layout_.position_ids;
+  std::copy(patches.grids.begin(), patches.grids.end(), grids);
+  offsets[0] = 0;
+  int64_t longest = 0;
+  for (int64_t i = 0; i < images; ++i) {
+    const int64_t length = tokens_of(grids[2 * i], grids[2 * i + 1], prefix);
+    offsets[i + 1] = offsets[i] + static_cast<int32_t>(length);
+    longest = std::max(longest, length);
+  }
+  const int32_t num_tokens = offsets[images];
+  std::fill(offsets + images + 1, offsets + limits_.max_sequences + 1, num_tokens);
+  host[layout_.counts] = num_tokens;
+  host[layout_.counts + 1] = static_cast<int32_t>(images);
+  host[layout_.reported] = 0;
+  const int32_t least =
+      shortest(std::span<const int32_t>(offsets, static_cast<size_t>(images) + 1));
+  uploads_->send(static_cast<size_t>(layout_.position_ids + 2 * images) * sizeof(int32_t));
+  device_.upload(features.data, patches.features.data(), patches.features.size_bytes());
+
+  TokenBatch inputs = on_device(false, false);
+  inputs.ids = nullptr;
+  inputs.batch.num_tokens = num_tokens;
+  inputs.batch.num_sequences = images;
+  inputs.batch.max_seqlen = longest;
+  inputs.batch.min_seqlen = least;
+  inputs.features = features.first_rows(patches.num_patches());
+  inputs.grids = buffer_ + layout_.position_ids;
+  inputs.prefix = prefix;
   return inputs;
 }
 

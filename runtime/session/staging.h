@@ -7,6 +7,7 @@
 
 #include "model/batch.h"
 #include "ops/device_context.h"
+#include "packhorse/packed_patches.h"
 #include "packhorse/packed_tokens.h"
 
 namespace packhorse {
@@ -21,7 +22,7 @@ struct InputLayout {
   int64_t prediction_rows;  // [max_predictions]
   int64_t ids;              // [max_tokens]
   int64_t type_ids;         // [max_tokens]
-  int64_t position_ids;     // [max_tokens]
+  int64_t position_ids;     // [max_tokens]; of images the grids [max_sequences, 2]
   int64_t size;
 };
 
@@ -33,6 +34,9 @@ class Staging {
 
   /// Copies a batch in host memory, which must have been checked, to the device.
   TokenBatch upload(const PackedTokens& tokens);
+  /// Copies a batch of images in host memory, which must have been checked. `features` is device
+  /// memory for patches, `prefix` the number of rows before those of an image.
+  TokenBatch upload(const PackedPatches& patches, const TensorView& features, int64_t prefix);
   /// Copies a batch that lies on the device. A kernel checks its contents and reports an error in
   /// `finding` under the number `run`. The caller must have checked sizes and pointers.
   TokenBatch load(const DeviceTokens& tokens, uint32_t run, InputFinding* finding);

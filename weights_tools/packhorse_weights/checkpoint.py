@@ -9,7 +9,8 @@ from os import PathLike
 from pathlib import Path
 
 from packhorse_weights.adapters.merged import merge_adapter, refuse_adapter_alone
-from packhorse_weights.architectures import as_encoder, find_architecture
+from packhorse_weights.architectures import as_encoder, find_architecture, open_clip
+from packhorse_weights.architectures.towers import check_tower, tower_part
 from packhorse_weights.classifier import (
     find_head,
     read_classifier,
@@ -64,6 +65,9 @@ from packhorse_weights.spec import (
 from packhorse_weights.tensor import WEIGHT_DTYPES, LazyTensor, Tensor, cast, default_dtype
 from packhorse_weights.vocabulary import read_lm_head, read_masked_lm
 from packhorse_weights.weight_files import Format, has_weights, read_weights
+
+# The folder of the text tower in the converted folder of a model with two.
+TEXT_TOWER = "text"
 
 
 @dataclass(frozen=True)
@@ -212,6 +216,7 @@ def inspect_checkpoint(
     *,
     revision: str | None = None,
     max_seqlen: int | None = None,
+    tower: str | None = None,
 ) -> Checkpoint:
     """Opens a model folder, a GGUF file, or one weight file (.safetensors, .bin, .pt) beside its
     config.json.
@@ -228,10 +233,12 @@ def inspect_checkpoint(
     "last", "mean_sqrt", "weighted_mean" (docs/spec.md), or a list of them, put side by side.
     normalize: whether that vector is brought to length 1, likewise.
     max_seqlen: length of the longest sequence of a session; no more than the model takes.
+    tower: of a model of images and texts, the half that is meant: "vision" (None) or "text".
 
     Raises CheckpointError with the reason, and FileNotFoundError where there is nothing at `path`.
     """
-    checkpoint = _open(find_model(path, revision), reranker)
+    check_tower(tower)
+    checkpoint = _open(find_model(path, revision), reranker, tower)
     if pooling is not None or normalize is not None:
         checkpoint = _without_lm(checkpoint)
     spec = override_embedding(checkpoint.spec, pooling, normalize)
@@ -293,8 +300,10 @@ def _open_ctranslate2(path: Path) -> Checkpoint:
     )
 
 
-def _open(path: Path, reranker: Reranker | None) -> Checkpoint:
+def _open(path: Path, reranker: Reranker | None, tower: str | None) -> Checkpoint:
     """Opens a checkpoint in the format that its files have."""
+    if tower == "text" and has_file(path / TEXT_TOWER / "packhorse.json"):
+        path = path / TEXT_TOWER
     gguf = find_gguf(path)
     root, file = (path, None) if path.is_dir() else (path.parent, path)
     if gguf is not None:
@@ -332,12 +341,17 @@ def _open(path: Path, reranker: Reranker | None) -> Checkpoint:
         fields, tensors, pooling, opened = open_gguf(gguf)
         files, format = [gguf], "gguf"
         config = Config(fields, str(gguf))
+    elif not has_file(folder / "config.json") and has_file(folder / open_clip.CONFIG):
+        path = folder / open_clip.CONFIG
+        config = open_clip.tower_config(read_json(path), str(path), tower)
+        named = (folder / name for name in open_clip.WEIGHTS)
+        file = file or next((path for path in named if has_file(path)), None)
     else:
         if not has_file(folder / "config.json"):
             refuse_adapter_alone(root)
             raise CheckpointError(f"{folder}: no config.json and no packhorse.json")
         fields = read_json(folder / "config.json") | config_overrides(folder)
-        config = language_part(Config(fields, str(folder / "config.json")))
+        config = tower_part(language_part(Config(fields, str(folder / "config.json"))), tower)
     if modules:
         config = as_encoder(config)
     model_type, family = find_architecture(config)
@@ -362,6 +376,12 @@ def _open(path: Path, reranker: Reranker | None) -> Checkpoint:
         if heads["classifier"]["input"] != "tokens" and (pair := read_pair(folder)) is not None:
             spec["pair"] = pair
     parts = read_parts(modules, root, folder, config, tensors)
+    if family.pooled is not None and not modules:
+        pooled = family.pooled(config, prefix, tensors)
+        parts.embedding, parts.pooling_reason = dict(pooled.embedding), pooled.reason
+        parts.names |= pooled.names
+        parts.heads |= pooled.heads
+        spec |= pooled.fields
     if pooling is not None:
         parts.embedding["pooling"], parts.pooling_reason = pooling, "pooling_type says so"
     if reranker is not None or parts.answers is not None:
@@ -414,11 +434,12 @@ def resolve_model(
     *,
     revision: str | None = None,
     max_seqlen: int | None = None,
+    tower: str | None = None,
 ) -> ModelFiles:
     """Files and tensors of the model at `path`, for a session: see `inspect_checkpoint`,
     `ModelFiles`."""
     checkpoint = inspect_checkpoint(
-        path, reranker, pooling, normalize, revision=revision, max_seqlen=max_seqlen
+        path, reranker, pooling, normalize, revision=revision, max_seqlen=max_seqlen, tower=tower
     )
     used = {ours: checkpoint.tensors[theirs] for ours, theirs in checkpoint.names.items()}
     quantized = QUANTIZED_DTYPES.values()

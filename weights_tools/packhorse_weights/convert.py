@@ -8,7 +8,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from packhorse_weights.checkpoint import inspect_checkpoint
+from packhorse_weights.checkpoint import TEXT_TOWER, Checkpoint, inspect_checkpoint
 from packhorse_weights.config import Config
 from packhorse_weights.dtype_names import dtype_name
 from packhorse_weights.errors import CheckpointError
@@ -25,12 +25,14 @@ from packhorse_weights.quantization.stored import STORED, stored_spec, stored_te
 from packhorse_weights.reranker import Reranker
 from packhorse_weights.sentence_transformers.pooling import AskedPooling
 from packhorse_weights.sentence_transformers.transformer import SETTINGS, settings_file
-from packhorse_weights.tensor import WEIGHT_DTYPES
+from packhorse_weights.spec import Spec
+from packhorse_weights.tensor import WEIGHT_DTYPES, Tensor
 from packhorse_weights.tokenizers.files import build_tokenizer, find_settings
 from packhorse_weights.tokenizers.settings import chat_tokens
 from packhorse_weights.tokenizers.special_tokens import SpecialTokens
 
-# All files that are needed to turn text into ids, and the licence of the weights.
+# All files that are needed to turn texts into ids and images into patches, and the licence of
+# the weights.
 _TRAVELLING = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -46,6 +48,9 @@ _TRAVELLING = (
     "target.spm",
     "target_vocab.json",
     "config_sentence_transformers.json",
+    "preprocessor_config.json",
+    "processor_config.json",
+    "open_clip_config.json",
     "LICENSE",
     "LICENSE.txt",
     "NOTICE",
@@ -143,6 +148,57 @@ def _write_json(path: Path, fields: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(fields, indent=2) + "\n", encoding="utf-8")
 
 
+_Made = tuple[Spec, Mapping[str, Tensor], dict[str, str]]
+
+
+def _made(
+    src: Path,
+    checkpoint: Checkpoint,
+    dtype: str | None,
+    quantize: str | None,
+    group_size: int | None,
+) -> _Made:
+    """(spec, tensors, their dtypes) of what is written; the arguments are those of `convert`."""
+    tensors = {ours: checkpoint.tensors[theirs] for ours, theirs in checkpoint.names.items()}
+    if checkpoint.is_quantized:
+        raise CheckpointError(f"{src} is quantised already; convert the model that it came from")
+    spec = checkpoint.spec
+    grouped = quantize == "int4" or group_size is not None
+    dtypes = {
+        name: (None if dtype == STORED else dtype)
+        or (tensor.dtype if tensor.dtype in WEIGHT_DTYPES else "float32")
+        for name, tensor in tensors.items()
+    }
+    if dtype == STORED or grouped:
+        if grouped:
+            bits = int(str(quantize).removeprefix("int"))
+            tensors = quantize_in_groups(spec, tensors, bits, group_size or GROUP_SIZES[0])
+        found = stored_spec(spec, tensors)
+        if found is None:
+            what = "there is nothing quantised to keep" if dtype == STORED else "no such layers"
+            raise CheckpointError(f"{src}: {dtype or quantize}: {what}")
+        spec, tensors = found, stored_tensors(spec, tensors)
+        dtypes = {
+            name: tensor.dtype if tensor.dtype in ("uint8", "int32") else dtypes[name]
+            for name, tensor in tensors.items()
+        }
+    elif quantize is not None:
+        plain, tensors = tensors, quantize_tensors(tensors, QUANTIZED_DTYPES[quantize])
+        if plain.keys() == tensors.keys():
+            raise CheckpointError(f"{src}: quantize: this model has no layers to quantise")
+        dtypes = {
+            name: dtypes[name] if plain.get(name) is tensor else tensor.dtype
+            for name, tensor in tensors.items()
+        }
+    return spec, tensors, dtypes
+
+
+def _write_model(folder: Path, made: _Made, progress: Progress | None) -> None:
+    spec, tensors, dtypes = made
+    write_safetensors(folder / "model.safetensors", tensors, dtypes, progress)
+    _write_json(folder / "packhorse.json", spec)
+
+
 def convert(
     src: str | PathLike[str],
     dst: str | PathLike[str],
@@ -191,44 +247,20 @@ def convert(
     _check_destination(destination, overwrite)
     src = find_model(src, revision)
     checkpoint = inspect_checkpoint(src, reranker, pooling, normalize)
-    tensors = {ours: checkpoint.tensors[theirs] for ours, theirs in checkpoint.names.items()}
-    if checkpoint.is_quantized:
-        raise CheckpointError(f"{src} is quantised already; convert the model that it came from")
-    spec = checkpoint.spec
-    grouped = quantize == "int4" or group_size is not None
-    dtypes = {
-        name: (None if dtype == STORED else dtype)
-        or (tensor.dtype if tensor.dtype in WEIGHT_DTYPES else "float32")
-        for name, tensor in tensors.items()
-    }
-    if dtype == STORED or grouped:
-        if grouped:
-            bits = int(str(quantize).removeprefix("int"))
-            tensors = quantize_in_groups(spec, tensors, bits, group_size or GROUP_SIZES[0])
-        found = stored_spec(spec, tensors)
-        if found is None:
-            what = "there is nothing quantised to keep" if dtype == STORED else "no such layers"
-            raise CheckpointError(f"{src}: {dtype or quantize}: {what}")
-        spec, tensors = found, stored_tensors(spec, tensors)
-        dtypes = {
-            name: tensor.dtype if tensor.dtype in ("uint8", "int32") else dtypes[name]
-            for name, tensor in tensors.items()
-        }
-    elif quantize is not None:
-        plain, tensors = tensors, quantize_tensors(tensors, QUANTIZED_DTYPES[quantize])
-        if plain.keys() == tensors.keys():
-            raise CheckpointError(f"{src}: quantize: this model has no layers to quantise")
-        dtypes = {
-            name: dtypes[name] if plain.get(name) is tensor else tensor.dtype
-            for name, tensor in tensors.items()
-        }
+    made = _made(src, checkpoint, dtype, quantize, group_size)
+    texts = None
+    if "similarity" in checkpoint.spec:  # the model has two towers
+        tower = inspect_checkpoint(src, reranker, None, None, tower="text")
+        texts = _made(src, tower, dtype, quantize, group_size)
     with new_folder(destination) as scratch:
-        write_safetensors(scratch / "model.safetensors", tensors, dtypes, progress)
+        _write_model(scratch, made, progress)
+        if texts is not None:
+            (scratch / TEXT_TOWER).mkdir()
+            _write_model(scratch / TEXT_TOWER, texts, progress)
         if checkpoint.format == "gguf":
             _write_parts_of_gguf(scratch, checkpoint.folder)
         else:
             root = src if src.is_dir() else src.parent
             _copy_text_files(scratch, root, checkpoint.folder)
             _write_tokenizer(scratch, (checkpoint.folder, root))
-        _write_json(scratch / "packhorse.json", spec)
     return destination

@@ -139,7 +139,13 @@ def _stack_shapes(
     embedding: int = stem.get("embedding_size") or hidden
     norm_bias = norm.get("bias", norm["kind"] == "layer")
     shapes: Shapes = {}
-    if "words" not in stem:
+    if stem["kind"] == "patches":
+        _add_layer(shapes, "embeddings.patch", (hidden, stem["features"]), stem.get("bias", True))
+        if (prefix := stem.get("prefix", 0)) > 0:
+            shapes["embeddings.prefix"] = (prefix, hidden)
+        if (grid := stem["positions"])["kind"] == "grid":
+            shapes["embeddings.position"] = (grid["rows"] * grid["columns"], hidden)
+    elif "words" not in stem:
         shapes["embeddings.word"] = (stem["vocab_size"], embedding)
     if stem["positions"]["kind"] == "learned":
         width = hidden if stem["positions"].get("after_projection", False) else embedding
@@ -231,7 +237,9 @@ def _head_shapes(spec: Spec) -> Shapes:
             layer("classifier.dense", (hidden, hidden), dense.get("bias", True))
             if dense.get("norm", False):
                 layer("classifier.norm", (hidden,), norm_bias)
-        layer("classifier", (len(classifier["labels"]), hidden), classifier.get("bias", True))
+        read = classifier["input"]
+        columns = hidden * (len(read) if isinstance(read, list) else 1)
+        layer("classifier", (len(classifier["labels"]), columns), classifier.get("bias", True))
     if spec.get("heads", {}).get("token_weights", False):
         layer("token_weights", (1, hidden))
     if (vectors := spec.get("heads", {}).get("vectors")) is not None:
@@ -252,6 +260,14 @@ def _head_shapes(spec: Spec) -> Shapes:
         if lm.get("bias", False):
             shapes["lm.decoder.bias"] = (stem["vocab_size"],)
     options = spec.get("embedding", {})
+    probe = spec.get("heads", {}).get("probe")
+    if probe is not None and options.get("pooling") == "probe":
+        shapes["probe.query"] = (hidden,)
+        for name in ("key", "value", "output"):
+            layer(f"probe.{name}", (hidden, hidden))
+        layer("probe.norm", (hidden,), norm_bias)
+        layer("probe.up", (probe["size"], hidden))
+        layer("probe.down", (hidden, probe["size"]))
     poolings = options.get("pooling")
     width = hidden * (len(poolings) if isinstance(poolings, list) else 1)
     layers = [(f"embedding.dense.{i}", one) for i, one in enumerate(options.get("dense", ()))]

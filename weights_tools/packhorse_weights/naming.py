@@ -16,6 +16,8 @@ from packhorse_weights.tensor import Tensor
 _OLD_SUFFIXES = {".weight": ".gamma", ".bias": ".beta"}
 _OF_LAYER = re.compile(r"^(\w+\.)?layers\.(\d+)\.")  # ours
 _LAYER = re.compile(r"\.\d+\.")
+# Tables of which a model has one, by our names.
+_ANCHORS = ("embeddings.word", "encoder.embeddings.word", "embeddings.patch")
 _SHOWN = 8  # names listed in a message
 
 
@@ -27,7 +29,9 @@ def _list(names: list[str]) -> str:
 def find_prefix(family: Architecture, tensors: Mapping[str, Tensor], where: str) -> str:
     """The prefix of the model's names in this checkpoint: "", "bert.", "model.", ..."""
     names = family.names
-    anchor = names["embeddings.word" if "embeddings.word" in names else "encoder.embeddings.word"]
+    anchor = next(names[one] for one in _ANCHORS if one in names)
+    if anchor == names.get("embeddings.patch"):
+        anchor += ".weight"
     found = sorted(
         name.removesuffix(anchor)
         for name in tensors

@@ -27,6 +27,7 @@ _STACK = ("residual_scales", "convolution")
 _MOVED = {
     *_STEM,
     *_STACK,
+    "patches",
     "format",
     "hidden_size",
     "num_layers",
@@ -125,17 +126,20 @@ def _feed_forward(spec: Mapping[str, Any], weights: int) -> Spec:
 def from_layer(spec: Mapping[str, Any]) -> Spec:
     """The spec of a model whose layers are alike, of the description that a family gives.
 
-    spec: at the top the fields of the stem; `hidden_size`, `num_layers`; of blocks `num_heads`,
-        `num_kv_heads`, `head_dim`, `intermediate_size`, `attention`, `ffn`; `norm`; and what a spec
-        has at the top. `attention` and `ffn` are the two blocks; `attention.rope` is the rotation
-        "global", `ropes` has others by name. `layers` has for each layer its own `window`, `rope`
-        (a name, or None) and `weights`, where it has any. A spec with `stacks` is given back.
+    spec: at the top the fields of the stem, or `patches` with those of a stem of patches;
+        `hidden_size`, `num_layers`; of blocks `num_heads`, `num_kv_heads`, `head_dim`,
+        `intermediate_size`, `attention`, `ffn`; `norm`; and what a spec has at the top.
+        `attention` and `ffn` are the two blocks; `attention.rope` is the rotation "global", `ropes`
+        has others by name. `layers` has for each layer its own `window`, `rope` (a name, or None)
+        and `weights`, where it has any. A spec with `stacks` is given back.
     """
     if "stacks" in spec:
         return dict(spec)
     attention = spec.get("attention", {})
     norm = dict(spec.get("norm", {}))
     stem: Spec = {"kind": "tokens", **{name: spec[name] for name in _STEM if name in spec}}
+    if "patches" in spec:
+        stem = {"kind": "patches", **spec["patches"]}
     if norm and not norm.pop("embeddings", True):
         stem["norm"] = False
     first_attention, shared = norm.pop("first_attention", True), norm.pop("shared", False)

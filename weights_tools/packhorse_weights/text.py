@@ -56,6 +56,7 @@ class TextConfig:
     pieces: NumberedPieces | None = None  # turn texts into ids where `tokenizer` does the reverse
     languages: Languages | None = None  # how the model is told what it translates
     eos_token: str | None = None  # the token that ends a text
+    pad_token: str | None = None  # the token that fills a text up to a length
 
     def cleans_up(self, kind: str) -> bool:
         """True where decoding removes spaces before punctuation, with this kind of model: never
@@ -197,4 +198,5 @@ def read_text_config(path: str | PathLike[str], *, revision: str | None = None) 
         built.pieces if built else None,
         read_languages(file),
         special.find("eos"),
+        special.find("pad"),
     )

@@ -150,6 +150,15 @@ inline float* float_pointer(PyObject* array) {
   return static_cast<float*>(interface_of<float>(array, capsule).data);
 }
 
+/// The elements of a float32 array of any shape, which live as long as the array does.
+inline std::span<const float> float_values(PyObject* array) {
+  py::object capsule;
+  const ArrayInterface& interface = interface_of<float>(array, capsule);
+  size_t size = 1;
+  for (int i = 0; i < interface.rank; ++i) size *= static_cast<size_t>(interface.shape[i]);
+  return {static_cast<const float*>(interface.data), size};
+}
+
 inline PyObject* make_empty = nullptr;  // numpy.empty, once set_maker was called
 
 inline void set_maker(PyObject* empty) { make_empty = py::object::borrow(empty).release(); }

@@ -13,6 +13,10 @@ cdef extern from "<span>" namespace "std" nogil:
         const int32_t* data()
         size_t size()
 
+    cdef cppclass FloatSpan "std::span<const float>":
+        FloatSpan()
+        FloatSpan(const float*, size_t)
+
 
 cdef extern from "packhorse/types.h" namespace "packhorse" nogil:
     cdef cppclass DType:
@@ -58,6 +62,7 @@ cdef extern from "packhorse/_native/arrays.h" namespace "packhorse":
     Int32Span int32_vector(object) except +
     vector[int32_t] int32_values(object) except +
     float* float_pointer(object) except +
+    FloatSpan float_values(object) except +
 
 
 cdef extern from "packhorse/_native/dlpack.h" namespace "packhorse::dlpack":

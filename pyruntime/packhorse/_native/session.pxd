@@ -13,6 +13,7 @@ from packhorse._native.device cimport (
     CDeviceTokens,
     Device,
     DType,
+    FloatSpan,
     Int32Span,
     TensorView,
 )
@@ -25,6 +26,13 @@ cdef extern from "packhorse/packed_tokens.h" namespace "packhorse" nogil:
         Int32Span type_ids
         Int32Span position_ids
         Int32Span prediction_rows
+
+
+cdef extern from "packhorse/packed_patches.h" namespace "packhorse" nogil:
+    cdef cppclass CPackedPatches "packhorse::PackedPatches":
+        FloatSpan features
+        int64_t columns
+        Int32Span grids
 
 
 cdef extern from "packhorse/_native/batch.h" namespace "packhorse":
@@ -146,6 +154,7 @@ cdef extern from "packhorse/session.h" namespace "packhorse" nogil:
         shared_ptr[CSession] load(const string&, const WeightSource&,
                                   const SessionOptions&) except +
         void run(const CPackedTokens&, const RunOutputs&) except +
+        void run(const CPackedPatches&, const RunOutputs&) except +
         void run(const CDeviceTokens&, const RunOutputs&, uintptr_t) except +
         DeviceOutputs run_on_device(const CPackedTokens&, const DeviceOutputSet&,
                                     uintptr_t) except +

@@ -43,6 +43,13 @@ class NativeSession:
         rows: npt.NDArray[np.int32] | None,
         arrays: Mapping[OutputName, npt.NDArray[np.float32]],
     ) -> None: ...
+    def run_patches(
+        self,
+        features: npt.NDArray[np.float32],
+        columns: int,
+        grids: npt.NDArray[np.int32],
+        arrays: Mapping[OutputName, npt.NDArray[np.float32]],
+    ) -> None: ...
     def run_from_device(
         self,
         batch: tuple[int, ...],

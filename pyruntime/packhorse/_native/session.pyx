@@ -16,6 +16,7 @@ from packhorse._native.device cimport (
     DeviceArray,
     Int32Span,
     float_pointer,
+    float_values,
     hold,
     int32_values,
     int32_vector,
@@ -306,6 +307,23 @@ cdef class NativeSession:
         `rows` are the tokens whose predictions are wanted, or None."""
         cdef vector[int32_t] held
         cdef CPackedTokens batch = _host_batch(held, ids, cu_seqlens, type_ids, position_ids, rows)
+        cdef RunOutputs outputs = _host_outputs(arrays)
+        cdef shared_ptr[CSession] session = self._open()
+        self._begin()
+        try:
+            with nogil:
+                deref(session).run(batch, outputs)
+        finally:
+            self._end()
+
+    def run_patches(self, features not None, int64_t columns, grids not None, arrays):
+        """Runs a batch of images in host memory and writes its outputs to `arrays`. `features` is
+        float32 [P, columns], `grids` an int32 vector of rows and columns of each image."""
+        cdef vector[int32_t] held = int32_values(grids)
+        cdef CPackedPatches batch
+        batch.features = float_values(features)
+        batch.columns = columns
+        batch.grids = Int32Span(held.data(), held.size())
         cdef RunOutputs outputs = _host_outputs(arrays)
         cdef shared_ptr[CSession] session = self._open()
         self._begin()

@@ -1,4 +1,5 @@
-"""Images made the input of vision models (with the extra `image`).
+"""Images in, vectors, labels and similarities with texts out (`ImageModel`), and images made the
+input of such models (with the extra `image`).
 
     processor = packhorse.image.ImageProcessor.from_folder("clip-vit-base-patch32")
     pixels = processor(["a.jpg", open("b.png", "rb").read()])      # float32 [2, 3, 224, 224]
@@ -9,12 +10,14 @@ its two backends (see `ImageProcessor`).
 """
 
 from packhorse.image.decoding import MAX_PIXELS, ImageSource, decode
+from packhorse.image.model import ImageModel
 from packhorse.image.pixels import resize
 from packhorse.image.processor import ImageProcessor, Patches
 from packhorse.image.settings import ImageSettings
 
 __all__ = [
     "MAX_PIXELS",
+    "ImageModel",
     "ImageProcessor",
     "ImageSettings",
     "ImageSource",

@@ -6,6 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from packhorse_weights.spec import stem_of
+
 from packhorse.device import check_device
 from packhorse.dtypes import choose_dtype
 from packhorse.load_options import ModelPath, TextLoadOptions
@@ -28,8 +30,10 @@ def load_parts(
 
     check_device(asked.device)
     path = find_model(path, asked.revision)
-    asked = replace(asked, revision=None)
+    asked = replace(asked, revision=None, tower=asked.tower or "text")
     checkpoint = inspect_checkpoint(path, **asked.reading())
+    if stem_of(checkpoint.spec).get("kind") == "patches":
+        raise ValueError(f"{path} takes images and no texts: load it by packhorse.image.ImageModel")
     generates = asked.generates(path, checkpoint.spec)
     dtype = choose_dtype(asked.dtype, asked.device, checkpoint.stored_dtype, generates)
     files, max_tokens = None, asked.max_tokens

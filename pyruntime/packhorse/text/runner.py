@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence, Sized
 from itertools import chain
 from typing import Any, Protocol, TypeVar
 
+import numpy as np
 from packhorse_weights.spec import stem_of
 
 from packhorse.encoder_session import EncoderSession
@@ -58,6 +59,7 @@ class TextRunner:
         types = stem_of(session.config).get("type_vocab_size", 0)
         self._num_types = types if types > 1 and tokenizer.config.type_ids else 0
         self._batcher = Batcher(session) if isinstance(session, EncoderSession) else None
+        self._padding = self._read_padding()
         self.most_windows: int | None = None  # in all texts that are prepared together
 
     @property
@@ -74,6 +76,28 @@ class TextRunner:
                 f"max_length {longest} exceeds max_tokens {self.session.max_tokens} of the session"
             )
         return longest
+
+    def _read_padding(self) -> tuple[int, int] | None:
+        """(tokens, id) for a model whose texts are filled up to a length with a token that the
+        others see; None for all others. Raises ValueError where the tokenizer has no such token."""
+        length = self.session.config.get("text", {}).get("pad_to")
+        if length is None:
+            return None
+        token = self.tokenizer.special_id("pad")
+        if token is None:
+            raise ValueError(
+                f"this model fills texts up to {length} tokens, but its tokenizer names no token "
+                "for that: expected a pad_token in tokenizer_config.json"
+            )
+        return min(int(length), self.session.max_seqlen), token
+
+    def filled(self, ids: Sequence[Int32Array]) -> Sequence[Int32Array]:
+        """The tokens as the model was trained to read them: filled up to a length where that is
+        so."""
+        if self._padding is None:
+            return ids
+        length, token = self._padding
+        return [np.pad(row, (0, max(0, length - row.size)), constant_values=token) for row in ids]
 
     def longest(self, max_length: int | None) -> int:
         """Limit of tokens of a call with this `max_length`. Raises ValueError for too much."""

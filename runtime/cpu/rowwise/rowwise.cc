@@ -158,6 +158,16 @@ void pool_sequences(const PoolArgs& args, const Kernels& kernels, ThreadPool& po
         case Pooling::kMax:
           task.take_max = true;
           break;
+        case Pooling::kSecond:
+          task.rows = std::min<int64_t>(length - 1, 1);
+          if (length > 1) task.x = row_at(args.x, first + 1);
+          break;
+        case Pooling::kPatchMean:
+          task.rows = std::max<int64_t>(length - args.prefix, 0);
+          if (task.rows == 0) break;
+          task.x = row_at(args.x, first + args.prefix);
+          task.factor = 1.0f / static_cast<float>(task.rows);
+          break;
       }
     }
     kernel(task);

@@ -33,6 +33,7 @@ __device__ float divisor_of(Pooling pooling, int length) {
   const auto count = static_cast<float>(length);
   switch (pooling) {
     case Pooling::kMean:
+    case Pooling::kPatchMean:
       return count;
     case Pooling::kWeightedMean:
       return 0.5f * count * static_cast<float>(length + 1);
@@ -57,8 +58,17 @@ __global__ void __launch_bounds__(kThreads) pool_kernel(const __grid_constant__ 
   if (sequence >= TokenCounts(args.batch).sequences) return;
   int begin = args.batch.cu_seqlens[sequence];
   int end = args.batch.cu_seqlens[sequence + 1];
-  const int length = end - begin;
+  int length = end - begin;
   if (args.pooling == Pooling::kCls) end = min(end, begin + 1);
+  if (args.pooling == Pooling::kSecond) {
+    begin = min(end, begin + 1);
+    end = min(end, begin + 1);
+    length = end - begin;
+  }
+  if (args.pooling == Pooling::kPatchMean) {
+    begin = min(end, begin + static_cast<int>(args.prefix));
+    length = end - begin;
+  }
   if (args.pooling == Pooling::kLast) {
     if (args.skipped_id >= 0) {
       while (end - begin > 1 && args.ids[end - 1] == args.skipped_id) --end;

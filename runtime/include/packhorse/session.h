@@ -15,6 +15,7 @@
 #include "packhorse/error.h"
 #include "packhorse/export.h"
 #include "packhorse/memory_plan.h"
+#include "packhorse/packed_patches.h"
 #include "packhorse/packed_tokens.h"
 #include "packhorse/types.h"
 #include "packhorse/weight_source.h"
@@ -101,6 +102,9 @@ class PACKHORSE_API Session {
   /// Runs one batch and returns when all outputs are written. Throws InvalidArgument if the batch
   /// is not acceptable, and RuntimeError.
   virtual void run(const PackedTokens& batch, const RunOutputs& outputs) = 0;
+  /// Runs one batch of images, on models that take patches. Per-token outputs have the rows that
+  /// the model puts before the patches of an image, too. Throws as the other `run`.
+  virtual void run(const PackedPatches& batch, const RunOutputs& outputs) = 0;
 
   /// Runs one batch and leaves the results on the device; the host does not wait. The run starts
   /// after all work that `stream` has been asked for so far, and work that `stream` is asked for

@@ -22,6 +22,7 @@ std::optional<Pooling> pooling_of(Input input) {
       return Pooling::kLast;
     case Input::kPooler:
     case Input::kTokens:
+    case Input::kPoolings:
       break;
   }
   return std::nullopt;
@@ -38,6 +39,17 @@ ClassifierWeights build_classifier(const Spec& spec, LayerPacker& packer) {
   }
   if (classifier.dense_norm)
     weights.norm = packer.norm("classifier.norm", spec.stack().hidden_size);
+  if (classifier.input == Input::kPoolings) {
+    const int64_t size = spec.stack().hidden_size;
+    const auto count = static_cast<int64_t>(classifier.poolings.size());
+    weights.output = packer.linear({"classifier",
+                                    {{"classifier", whole(classifier.num_labels), classifier.bias}},
+                                    packer.padded(classifier.num_labels),
+                                    {count * size, size, packer.width(size)},
+                                    count * packer.width(size)},
+                                   packer.precision().rest);
+    return weights;
+  }
   weights.output = packer.padded_dense("classifier", classifier.num_labels,
                                        spec.stack().hidden_size, classifier.bias);
   return weights;
@@ -49,7 +61,9 @@ HeadScratch take_classifier(const ClassifierSpec& spec, const ClassifierWeights&
   const int64_t rows = OutputLayout{.per = rows_of(spec)}.rows(arena.capacity);
   HeadScratch buffers;
   size_t bytes = arena.workspace_of(rows, weights.output);
-  if (pooling_of(spec.input)) buffers.input = arena.matrix("classifier_input", rows, hidden_size);
+  if (pooling_of(spec.input) || spec.input == Input::kPoolings) {
+    buffers.input = arena.matrix("classifier_input", rows, hidden_size);
+  }
   if (weights.dense) {
     buffers.dense = arena.matrix("classifier_dense", rows, hidden_size);
     bytes = std::max(bytes, arena.workspace_of(rows, *weights.dense));
@@ -66,6 +80,10 @@ void make_logits(const HeadRun& run, const ClassifierSpec& spec, const Classifie
   if (const auto pooling = pooling_of(spec.input)) {
     x = buffers.input.first_rows(rows);
     run.pool(*pooling, x, false, spec.padding_id);
+  }
+  if (spec.input == Input::kPoolings) {
+    x = buffers.input.first_rows(rows);
+    run.pool_all(spec.poolings, x);
   }
   if (spec.dense) {
     const TensorView to = buffers.dense.first_rows(rows);

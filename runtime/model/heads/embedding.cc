@@ -3,44 +3,43 @@
 #include "core/format.h"
 
 namespace packhorse {
-namespace {
-
-// Writes the results of all poolings of the spec side by side.
-void pool_all(const HeadRun& run, const EmbeddingSpec& spec, const TensorView& out) {
-  const int64_t width = out.columns() / static_cast<int64_t>(spec.poolings.size());
-  int64_t column = 0;
-  for (const Pooling pooling : spec.poolings) {
-    run.pool(pooling, out.column_slice(column, width));
-    column += width;
-  }
-}
-
-}  // namespace
-
 EmbeddingWeights build_embedding(const Spec& spec, LayerPacker& packer) {
   const int64_t width = packer.width(spec.stack().hidden_size);
   const auto count = static_cast<int64_t>(spec.heads.embedding.poolings.size());
-  return {build_dense_layers(
+  EmbeddingWeights weights;
+  if (spec.heads.embedding.probe) weights.probe = build_probe(spec, packer);
+  weights.dense = build_dense_layers(
       spec.heads.embedding.dense, {spec.pooled_columns(), spec.stack().hidden_size, width},
-      count * width, [](size_t i) { return concat("embedding.dense.", i); }, packer)};
+      count * width, [](size_t i) { return concat("embedding.dense.", i); }, packer);
+  return weights;
 }
 
 EmbeddingBuffers take_embedding(const EmbeddingWeights& weights, const HeadArena& arena) {
-  if (weights.dense.empty()) return {};
+  EmbeddingBuffers buffers;
+  if (weights.probe) buffers.probe = take_probe(*weights.probe, arena);
+  if (weights.dense.empty()) return buffers;
   const int64_t rows = arena.capacity.max_sequences;
-  const TensorView pooled =
-      arena.matrix("embedding_pooled", rows, weights.dense.front().layer.in_features);
-  return {pooled, take_dense_layers(weights.dense, rows, "embedding", arena)};
+  if (!weights.probe) {
+    buffers.pooled =
+        arena.matrix("embedding_pooled", rows, weights.dense.front().layer.in_features);
+  }
+  buffers.dense = take_dense_layers(weights.dense, rows, "embedding", arena);
+  return buffers;
 }
 
-void make_embedding(const HeadRun& run, const EmbeddingSpec& spec, const EmbeddingWeights& weights,
+void make_embedding(const HeadRun& run, const HeadsSpec& heads, const EmbeddingWeights& weights,
                     const EmbeddingBuffers& buffers, const TensorView& out) {
-  if (spec.dense.empty() && spec.poolings.size() == 1) {
+  const EmbeddingSpec& spec = heads.embedding;
+  if (spec.dense.empty() && spec.poolings.size() == 1 && !spec.probe) {
     return run.pool(spec.poolings[0], out, spec.normalize);
   }
   TensorView x = out;
-  if (!spec.dense.empty()) x = buffers.pooled.first_rows(out.rows());
-  pool_all(run, spec, x);
+  if (spec.probe) {
+    x = run_probe(run, *heads.probe, *weights.probe, buffers.probe);
+  } else {
+    if (!spec.dense.empty()) x = buffers.pooled.first_rows(out.rows());
+    run.pool_all(spec.poolings, x);
+  }
   x = run_dense_layers(run, x, spec.dense, weights.dense, buffers.dense);
   run.finish(x, out, OutputRows::kSequences, spec.normalize);
 }

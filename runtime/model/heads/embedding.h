@@ -2,17 +2,21 @@
 // normalises the result to length 1 if the spec says so.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "model/heads/dense_layers.h"
+#include "model/heads/probe.h"
 
 namespace packhorse {
 
 struct EmbeddingWeights {
+  std::optional<ProbeWeights> probe;  // in place of poolings
   std::vector<DenseWeights> dense;
 };
 
 struct EmbeddingBuffers {
+  ProbeBuffers probe;
   TensorView pooled;  // [B, E of each pooling], input of the dense layers
   DenseBuffers dense;
 };
@@ -20,7 +24,7 @@ struct EmbeddingBuffers {
 EmbeddingWeights build_embedding(const Spec& spec, LayerPacker& packer);
 EmbeddingBuffers take_embedding(const EmbeddingWeights& weights, const HeadArena& arena);
 /// `out` is [B, embedding_columns] float32.
-void make_embedding(const HeadRun& run, const EmbeddingSpec& spec, const EmbeddingWeights& weights,
+void make_embedding(const HeadRun& run, const HeadsSpec& heads, const EmbeddingWeights& weights,
                     const EmbeddingBuffers& buffers, const TensorView& out);
 
 }  // namespace packhorse

@@ -37,7 +37,17 @@ void HeadRun::pool(Pooling pooling, const TensorView& out, bool normalize,
             .normalize = normalize,
             .out = out,
             .ids = tokens.ids,
-            .skipped_id = skipped_id});
+            .skipped_id = skipped_id,
+            .prefix = tokens.prefix});
+}
+
+void HeadRun::pool_all(const std::vector<Pooling>& poolings, const TensorView& out) const {
+  const int64_t width = out.columns() / static_cast<int64_t>(poolings.size());
+  int64_t column = 0;
+  for (const Pooling pooling : poolings) {
+    pool(pooling, out.column_slice(column, width));
+    column += width;
+  }
 }
 
 void HeadRun::finish(const TensorView& x, const TensorView& out, OutputRows per,

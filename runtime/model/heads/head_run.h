@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "core/arena.h"
 #include "model/batch.h"
@@ -52,6 +53,8 @@ struct HeadRun {
   /// `skipped_id`: as PoolArgs::skipped_id.
   void pool(Pooling pooling, const TensorView& out, bool normalize = false,
             int32_t skipped_id = -1) const;
+  /// Writes the results of all poolings side by side.
+  void pool_all(const std::vector<Pooling>& poolings, const TensorView& out) const;
   /// Writes the first columns of `x` to the output `out`, converted to its dtype. `x` may be the
   /// same memory as `out`; it may be overwritten. Rows of empty sequences become zeros, as do all
   /// rows if `counts` is zeros.

@@ -71,7 +71,7 @@ void make_outputs(const HeadRun& run, const HeadsSpec& spec, const HeadWeights& 
     if (layouts[i].exists()) rows[i] = to[i].first_rows(layouts[i].rows(run.tokens));
   }
   if (wanted.embedding) {
-    make_embedding(run, spec.embedding, weights.embedding, buffers.embedding, rows.embedding);
+    make_embedding(run, spec, weights.embedding, buffers.embedding, rows.embedding);
   }
   const bool classifies_pooled =
       spec.classifier && spec.classifier->input == ClassifierSpec::Input::kPooler;

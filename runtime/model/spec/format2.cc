@@ -47,9 +47,17 @@ class StackParser {
                                                  {"patches", StemKind::kPatches},
                                                  {"audio", StemKind::kAudio},
                                                  {"stack", StemKind::kStack}});
-    if (stem.kind != StemKind::kTokens) refuse(fields, "kind", "\"tokens\"");
-    parse_tables(fields, stack_.hidden_size, stem);
-    parse_positions(fields, limits, stem, stack_.max_seqlen);
+    const bool takes_patches = stem.kind == StemKind::kPatches && others_.empty();
+    if (stem.kind != StemKind::kTokens && !takes_patches) {
+      refuse(fields, "kind", others_.empty() ? "\"tokens\" or \"patches\"" : "\"tokens\"",
+             others_.empty() ? "" : "in a model of two stacks");
+    }
+    if (takes_patches) {
+      parse_patches(fields, limits, stack_);
+    } else {
+      parse_tables(fields, stack_.hidden_size, stem);
+      parse_positions(fields, limits, stem, stack_.max_seqlen);
+    }
     if (!others_.empty() && fields.has("words")) {
       fields.index_of("words", others_);
       stem.shared_words = true;

@@ -57,14 +57,15 @@ std::vector<const LayerSpec*> StackSpec::weight_sets() const {
 Spec parse_spec(const std::string& json_text) {
   const Json json = parse_document(json_text);
   Fields fields(json, "");
-  for (const char* name : {"family", "max_length", "pair", "template", "text"}) fields.ignore(name);
+  for (const char* name :
+       {"family", "max_length", "pair", "template", "text", "image", "similarity"})
+    fields.ignore(name);
   Spec spec;
   parse_stacks(fields, spec);
   spec.stack().max_seqlen = spec.max_seqlen;
-  const int64_t vocab_size = spec.stack().stem.vocab_size;
-  if (fields.has("heads")) parse_heads(fields.object("heads"), vocab_size, spec.heads);
+  if (fields.has("heads")) parse_heads(fields.object("heads"), spec.stack(), spec.heads);
   check_lm(spec);
-  parse_embedding(fields.object("embedding"), spec.heads.embedding);
+  parse_embedding(fields.object("embedding"), spec.heads);
   parse_quantized(fields, spec);
   fields.done();
   return spec;

@@ -13,6 +13,8 @@ inline constexpr int64_t kMaxRows = int64_t{1} << 26;  // rows of a table; token
 inline constexpr int64_t kMaxIntermediate = int64_t{1} << 24;
 inline constexpr int64_t kMaxLayers = int64_t{1} << 12;
 inline constexpr int64_t kMaxDistance = int64_t{1} << 24;
+inline constexpr int64_t kMaxPrefix = int64_t{1} << 12;  // rows before the patches of an image
+inline constexpr int64_t kMaxGrid = int64_t{1} << 12;    // cells of a grid in one direction
 inline constexpr int64_t kMostExperts = 1024;
 inline constexpr int64_t kMostExpertsTogether = int64_t{1} << 17;  // experts of all layers
 
@@ -26,6 +28,8 @@ void parse_tables(Fields& fields, int64_t hidden_size, StemSpec& stem);
 /// The positions that are added to the embeddings, and the longest sequence, which they limit.
 /// `fields` has 'positions', `top` has 'max_seqlen'.
 void parse_positions(Fields& fields, Fields& top, StemSpec& stem, int64_t& max_seqlen);
+/// A stem of patches, and the longest sequence, which is a field of `top`.
+void parse_patches(Fields& fields, Fields& top, StackSpec& stack);
 /// Kind, placement, eps, bias and gamma_offset.
 void parse_norm(Fields& fields, StackSpec& stack);
 /// num_heads, num_kv_heads and head_dim.
@@ -45,8 +49,9 @@ ConvolutionSpec parse_convolution(Fields fields, int64_t num_layers);
 void parse_residual_scales(Fields& fields, StackSpec& stack);
 void check_moe_placement(const StackSpec& stack);
 
-void parse_heads(Fields fields, int64_t vocab_size, HeadsSpec& heads);
-void parse_embedding(Fields fields, EmbeddingSpec& embedding);
+/// `stack`: that whose hidden state the heads read.
+void parse_heads(Fields fields, const StackSpec& stack, HeadsSpec& heads);
+void parse_embedding(Fields fields, HeadsSpec& heads);
 /// The field 'quantized', where there is one. The layers of `spec` are known.
 void parse_quantized(Fields& fields, Spec& spec);
 

@@ -15,14 +15,32 @@ Activation parse_activation_or_none(Fields& fields) {
   return fields.has("activation") ? parse_activation(fields) : Activation::kNone;
 }
 
+// The names of poolings, of which those of patches need a stem of them.
+std::vector<Pooling> parse_poolings(Fields& fields, const char* name) {
+  return fields.choices<Pooling>(name, kMaxPoolings,
+                                 {{"cls", Pooling::kCls},
+                                  {"mean", Pooling::kMean},
+                                  {"max", Pooling::kMax},
+                                  {"last", Pooling::kLast},
+                                  {"mean_sqrt", Pooling::kMeanSqrt},
+                                  {"weighted_mean", Pooling::kWeightedMean},
+                                  {"second", Pooling::kSecond},
+                                  {"patch_mean", Pooling::kPatchMean}});
+}
+
 void parse_classifier(Fields fields, int64_t vocab_size, HeadsSpec& heads) {
   using Input = ClassifierSpec::Input;
   ClassifierSpec classifier;
-  classifier.input = fields.choice<Input>("input", {{"pooler", Input::kPooler},
-                                                    {"cls", Input::kCls},
-                                                    {"mean", Input::kMean},
-                                                    {"last", Input::kLast},
-                                                    {"tokens", Input::kTokens}});
+  if (fields.has("input") && fields.get("input").is_array()) {
+    classifier.input = Input::kPoolings;
+    classifier.poolings = parse_poolings(fields, "input");
+  } else {
+    classifier.input = fields.choice<Input>("input", {{"pooler", Input::kPooler},
+                                                      {"cls", Input::kCls},
+                                                      {"mean", Input::kMean},
+                                                      {"last", Input::kLast},
+                                                      {"tokens", Input::kTokens}});
+  }
   if (classifier.input == Input::kPooler && !heads.pooler) {
     throw InvalidArgument(
         "spec: 'heads.classifier.input' is \"pooler\", but there is no 'heads.pooler'");
@@ -34,6 +52,9 @@ void parse_classifier(Fields fields, int64_t vocab_size, HeadsSpec& heads) {
   classifier.num_labels = fields.count_texts("labels", kMaxLabels);
   if (fields.has("dense")) {
     Fields dense = fields.object("dense");
+    if (classifier.input == Input::kPoolings) {
+      throw InvalidArgument("spec: 'heads.classifier.dense' beside a list of poolings");
+    }
     classifier.dense = parse_activation(dense);
     classifier.dense_bias = dense.boolean("bias", true);
     classifier.dense_norm = dense.boolean("norm", false);
@@ -101,9 +122,29 @@ void parse_vectors(Fields fields, HeadsSpec& heads) {
   heads.vectors = vectors;
 }
 
+void parse_probe(Fields fields, int64_t hidden_size, HeadsSpec& heads) {
+  ProbeSpec probe;
+  probe.num_heads = fields.integer("num_heads", 1, hidden_size);
+  if (hidden_size % probe.num_heads != 0 || hidden_size / probe.num_heads > kMostProbeColumns) {
+    throw InvalidArgument(concat("spec: '", fields.path("num_heads"), "' is ", probe.num_heads,
+                                 ", expected a divisor of 'hidden_size' ", hidden_size,
+                                 ", with heads of at most ", kMostProbeColumns, " columns"));
+  }
+  probe.size = fields.integer("size", 1, kMaxIntermediate);
+  probe.activation = parse_activation(fields);
+  fields.done();
+  heads.probe = probe;
+}
+
 }  // namespace
 
-void parse_heads(Fields fields, int64_t vocab_size, HeadsSpec& heads) {
+void parse_heads(Fields fields, const StackSpec& stack, HeadsSpec& heads) {
+  const int64_t vocab_size = stack.stem.vocab_size;
+  for (const char* name : {"masked_lm", "lm"}) {
+    if (stack.stem.kind != StemKind::kPatches || !fields.has(name)) continue;
+    throw InvalidArgument(
+        concat("spec: 'heads.", name, "' beside a stem of patches, which has no vocabulary"));
+  }
   if (fields.has("pooler")) {
     Fields pooler = fields.object("pooler");
     heads.pooler = pooler.choice<Activation>("activation", {{"tanh", Activation::kTanh}});
@@ -115,18 +156,16 @@ void parse_heads(Fields fields, int64_t vocab_size, HeadsSpec& heads) {
   if (fields.has("masked_lm")) parse_masked_lm(fields.object("masked_lm"), heads);
   if (fields.has("lm")) parse_lm(fields.object("lm"), heads);
   if (fields.has("vectors")) parse_vectors(fields.object("vectors"), heads);
+  if (fields.has("probe")) parse_probe(fields.object("probe"), stack.hidden_size, heads);
   heads.token_weights = fields.boolean("token_weights", false);
   fields.done();
 }
 
-void parse_embedding(Fields fields, EmbeddingSpec& embedding) {
-  embedding.poolings = fields.choices<Pooling>("pooling", kMaxPoolings,
-                                               {{"cls", Pooling::kCls},
-                                                {"mean", Pooling::kMean},
-                                                {"max", Pooling::kMax},
-                                                {"last", Pooling::kLast},
-                                                {"mean_sqrt", Pooling::kMeanSqrt},
-                                                {"weighted_mean", Pooling::kWeightedMean}});
+void parse_embedding(Fields fields, HeadsSpec& heads) {
+  EmbeddingSpec& embedding = heads.embedding;
+  const Json& pooling = fields.get("pooling");
+  embedding.probe = heads.probe && pooling.is_string() && pooling.text() == "probe";
+  if (!embedding.probe) embedding.poolings = parse_poolings(fields, "pooling");
   fields.ignore("include_prompt");
   embedding.dense = parse_dense_layers(fields);
   embedding.normalize = fields.boolean("normalize");

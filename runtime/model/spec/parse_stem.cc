@@ -53,6 +53,29 @@ void parse_positions(Fields& fields, Fields& top, StemSpec& stem, int64_t& max_s
   }
 }
 
+void parse_patches(Fields& fields, Fields& top, StackSpec& stack) {
+  StemSpec& stem = stack.stem;
+  PatchesSpec& patches = stem.patches;
+  stem.embedding_size = stack.hidden_size;
+  stem.position_kind = PositionKind::kNone;
+  patches.features = fields.integer("features", 1, kMaxHidden);
+  patches.prefix = fields.integer("prefix", 0, kMaxPrefix, 0);
+  patches.bias = fields.boolean("bias", true);
+  Fields positions = fields.object("positions");
+  const bool learned = positions.choice<bool>("kind", {{"grid", true}, {"none", false}});
+  if (learned) {
+    patches.grid_rows = positions.integer("rows", 1, kMaxGrid);
+    patches.grid_columns = positions.integer("columns", 1, kMaxGrid);
+    patches.resize =
+        positions.choice<GridResize>("resize", {{"linear", GridResize::kLinear},
+                                                {"cubic", GridResize::kCubic},
+                                                {"linear_antialias", GridResize::kLinearAntialias},
+                                                {"cubic_antialias", GridResize::kCubicAntialias}});
+  }
+  positions.done();
+  stack.max_seqlen = top.integer("max_seqlen", 1, kMaxRows);
+}
+
 void parse_norm(Fields& fields, StackSpec& stack) {
   stack.norm.kind =
       fields.choice<NormKind>("kind", {{"layer", NormKind::kLayer}, {"rms", NormKind::kRms}});

@@ -12,6 +12,7 @@
 
 #include "model/spec/blocks.h"
 #include "ops/args/attention.h"
+#include "ops/args/patches.h"
 #include "ops/args/rowwise.h"
 
 namespace packhorse {
@@ -19,9 +20,10 @@ namespace packhorse {
 /// A classifier. It labels each sequence, from the output of the pooler head or from its pooled
 /// tokens, or it labels each token.
 struct ClassifierSpec {
-  enum class Input : uint8_t { kPooler, kCls, kMean, kLast, kTokens };
+  enum class Input : uint8_t { kPooler, kCls, kMean, kLast, kTokens, kPoolings };
   Input input = Input::kCls;
-  int32_t padding_id = -1;  // kLast: PoolArgs::skipped_id
+  std::vector<Pooling> poolings;  // kPoolings: side by side
+  int32_t padding_id = -1;        // kLast: PoolArgs::skipped_id
   int64_t num_labels = 0;
   std::optional<Activation> dense;  // activation of a preceding dense layer, if there is one
   bool dense_bias = true;
@@ -70,6 +72,7 @@ struct VectorsSpec {
 
 /// The head that makes one embedding of a sequence by pooling.
 struct EmbeddingSpec {
+  bool probe = false;                               // in place of poolings: HeadsSpec::probe
   std::vector<Pooling> poolings = {Pooling::kCls};  // their results are concatenated
   std::vector<DenseSpec> dense;                     // layers after pooling
   bool normalize = false;
@@ -80,6 +83,19 @@ enum class PositionKind : uint8_t { kNone, kLearned };
 /// The stem makes the input of a stack's first layer. kTokens: from rows of tables, one row of each
 /// table for each token; the fields below describe them. parse_spec refuses the other kinds.
 enum class StemKind : uint8_t { kTokens, kPatches, kAudio, kStack };
+
+/// The stem of patches: a dense layer over their elements, learned rows before them, and a learned
+/// position for each cell of a grid, which is resized to the grid of an image.
+struct PatchesSpec {
+  int64_t features = 0;  // elements of a patch
+  int64_t prefix = 0;    // rows before the patches
+  bool bias = true;
+  int64_t grid_rows = 0;  // 0: no positions
+  int64_t grid_columns = 0;
+  GridResize resize = GridResize::kCubic;
+
+  bool operator==(const PatchesSpec&) const = default;
+};
 
 struct StemSpec {
   StemKind kind = StemKind::kTokens;
@@ -97,6 +113,7 @@ struct StemSpec {
   int64_t position_offset = 0;
   int32_t padding_id = -1;  // EmbedArgs::skipped_id
   bool norm = true;
+  PatchesSpec patches;  // where `kind` is kPatches; of the other fields only `norm` counts then
 
   bool operator==(const StemSpec&) const = default;
 };
@@ -171,6 +188,14 @@ struct StackSpec {
   }
 };
 
+/// Attention of one learned query over the last hidden state, and a feed-forward block with a norm:
+/// y = output(attention), y + down(activation(up(norm(y)))).
+struct ProbeSpec {
+  int64_t num_heads = 0;
+  int64_t size = 0;  // intermediate size
+  Activation activation = Activation::kGelu;
+};
+
 /// The heads, which compute outputs from the last hidden state.
 struct HeadsSpec {
   EmbeddingSpec embedding;
@@ -179,6 +204,7 @@ struct HeadsSpec {
   std::optional<MaskedLmSpec> masked_lm;
   std::optional<LmSpec> lm;
   std::optional<VectorsSpec> vectors;
+  std::optional<ProbeSpec> probe;
   bool token_weights = false;
 };
 

@@ -20,6 +20,12 @@ StemWeights build_stem(const Spec& spec, const StackSpec& stack, const StemWeigh
   StemWeights weights;
   weights.dtype = packer.precision().floats();
   const std::string name = stack.prefix + "embeddings.";
+  if (stem.kind == StemKind::kPatches) {
+    weights.patches = build_patches(stack, name, packer);
+    weights.features = stem.patches.features;
+    if (stem.norm) weights.norm = packer.norm(name + "norm", stack.hidden_size);
+    return weights;
+  }
   const std::string words = name + "word";
   const bool as_stored = packer.backend().ops->embeds_stored_rows();
   const DType floats = packer.precision().weights();
@@ -54,6 +60,10 @@ StemWeights build_stem(const Spec& spec, const StackSpec& stack, const StemWeigh
 StemBuffers take_stem_buffers(const StemWeights& weights, const Capacity& capacity, const Ops& ops,
                               Arena& arena) {
   StemBuffers buffers;
+  if (weights.patches) {
+    buffers.patches =
+        take_patch_buffers(*weights.patches, weights.features, weights.dtype, capacity, ops, arena);
+  }
   if (!weights.projection) return buffers;
   buffers.embedded =
       arena.take_matrix("embedded", capacity.max_tokens, weights.columns(), weights.dtype);
@@ -65,6 +75,10 @@ StemBuffers take_stem_buffers(const StemWeights& weights, const Capacity& capaci
 
 void embed(const StemSpec& spec, const StemWeights& weights, const StemBuffers& buffers,
            const TokenBatch& tokens, const TensorView& hidden, Ops& ops) {
+  if (weights.patches) {
+    return embed_patches(spec.patches, *weights.patches, weights.norm, buffers.patches, tokens,
+                         hidden, ops);
+  }
   const int64_t rows = tokens.batch.num_tokens;
   EmbedArgs args;
   args.ids = tokens.ids;

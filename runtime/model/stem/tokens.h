@@ -1,5 +1,5 @@
 // The stem makes the input of the first layer from rows of tables, one row of each table for each
-// token.
+// token, or from patches of images.
 #pragma once
 
 #include <optional>
@@ -8,11 +8,14 @@
 #include "model/batch.h"
 #include "model/loading/layer_packer.h"
 #include "model/spec/spec.h"
+#include "model/stem/patches.h"
 #include "ops/ops.h"
 
 namespace packhorse {
 
 struct StemWeights {
+  std::optional<PatchWeights> patches;  // in place of all tables, where the stem takes patches
+  int64_t features = 0;                 // elements of a patch
   TensorView word_table;
   std::optional<LinearWeight> packed_words;  // in place of word_table: a table in groups
   TensorView position_table;
@@ -29,6 +32,7 @@ struct StemWeights {
 
 /// The buffers of the stem, which are empty if it has no projection.
 struct StemBuffers {
+  PatchBuffers patches;
   TensorView embedded;  // [T, embedding_size]
   void* workspace = nullptr;
 };
@@ -39,8 +43,9 @@ StemWeights build_stem(const Spec& spec, const StackSpec& stack, const StemWeigh
 StemBuffers take_stem_buffers(const StemWeights& weights, const Capacity& capacity, const Ops& ops,
                               Arena& arena);
 
-/// hidden = norm(word + position + type), projected to the hidden size if the tables have another
-/// width; the position may be added after that. Writes the first T rows of `hidden`.
+/// hidden = norm(word + position + type) where the stem takes tokens, projected to the hidden size
+/// if the tables have another width; the position may be added after that. Writes the first T rows
+/// of `hidden`.
 void embed(const StemSpec& spec, const StemWeights& weights, const StemBuffers& buffers,
            const TokenBatch& tokens, const TensorView& hidden, Ops& ops);
 

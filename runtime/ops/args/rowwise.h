@@ -56,8 +56,18 @@ struct NormArgs {
 
 /// Ways to make one row of the rows of a sequence. kMeanSqrt divides their sum by the square root
 /// of the sequence's length. kWeightedMean is the mean in which row i of a sequence, counted from
-/// 0, has weight i + 1.
-enum class Pooling : uint8_t { kCls, kMean, kMax, kLast, kMeanSqrt, kWeightedMean };
+/// 0, has weight i + 1. kSecond is the second row, and kPatchMean the mean of the rows after the
+/// first PoolArgs::prefix; where there is no such row, they give zeros.
+enum class Pooling : uint8_t {
+  kCls,
+  kMean,
+  kMax,
+  kLast,
+  kMeanSqrt,
+  kWeightedMean,
+  kSecond,
+  kPatchMean
+};
 
 /// out[b] is the pool over the rows of sequence b, divided by its Euclidean norm if `normalize` is
 /// true. An empty sequence gives zeros. With a `skipped_id` kLast takes the last row whose token is
@@ -70,6 +80,7 @@ struct PoolArgs {
   TensorView out;                // [B, E], dtype of x or float32
   const int32_t* ids = nullptr;  // [T], with a skipped_id
   int32_t skipped_id = -1;       // -1: none
+  int64_t prefix = 0;            // rows that kPatchMean leaves out
 };
 
 /// out[i] = x[rows[i]] converted to the dtype of `out`. With `normalize`, each row is divided by

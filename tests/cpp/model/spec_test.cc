@@ -366,9 +366,10 @@ TEST(spec_of_layers_refuses_by_name) {
   // Kinds that the types have room for and nothing runs.
   CHECK_THROWS_WITH(parse_spec(patched(stack_spec(plain), R"({"stacks": {"encoder": null}})")),
                     "'stacks' has 0 stacks");
-  for (const char* kind : {"patches", "audio", "stack"}) {
+  for (const char* kind : {"audio", "stack"}) {
     refuses(plain, "stem.kind' is \"", concat(R"({"stem": {"kind": ")", kind, "\"}}"));
   }
+  refuses(plain, "stem.features' is missing", R"({"stem": {"kind": "patches"}})");
   refuses(layer(R"({"kind": "cross_attention"})", kPlain),
           "layers[0].blocks[0].kind' is \"cross_attention\", expected \"self_attention\"");
   refuses(plain, "stem.words' is not known", R"({"stem": {"words": "encoder"}})");

@@ -14,6 +14,21 @@ from packhorse_weights.spec import Spec
 from packhorse_weights.tensor import Tensor
 
 
+@dataclass(frozen=True)
+class Pooled:
+    """The pooling of a family, where no file of sentence-transformers names one.
+
+    embedding: `embedding` of the spec. reason: why, for people.
+    names: our name of a layer -> theirs, complete. heads, fields: of the spec, what goes with it.
+    """
+
+    embedding: Spec
+    reason: str
+    names: Mapping[str, str] = field(default_factory=dict)
+    heads: Spec = field(default_factory=dict)
+    fields: Spec = field(default_factory=dict)
+
+
 def any_config(config: Config) -> bool:
     return True
 
@@ -38,6 +53,8 @@ class Architecture:
     masked_lm: the head of its masked language model.
     lm_head: of its causal language model.
     text_head: of its decoder, where it has an encoder as well; names then begin with the stack's.
+    pooled: (config, prefix, tensors) -> how it pools, where that is not as sentence-transformers
+        takes texts.
     made: (config, prefix, tensors) -> tensors that the files lack, or hold in another form.
     accepts: which configs of its model types are meant, where two families share one.
     """
@@ -53,6 +70,7 @@ class Architecture:
     masked_lm: MaskedLm | None = None
     lm_head: LmHead | None = None
     text_head: TextHead | None = None
+    pooled: Callable[[Config, str, Mapping[str, Tensor]], Pooled] | None = None
     made: Callable[[Config, str, Mapping[str, Tensor]], dict[str, Tensor]] | None = None
     accepts: Callable[[Config], bool] = any_config
 

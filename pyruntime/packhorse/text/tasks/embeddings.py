@@ -174,7 +174,8 @@ class Embedding:
         tokens = self._runner.encode(
             texts, first, self._max_length, truncation=self._truncation, prompt=self._prompt
         )
-        return self._runner.request(tokens.ids, tokens.type_ids, self.output), None
+        ids = self._runner.filled(tokens.ids)
+        return self._runner.request(ids, tokens.type_ids, self.output), None
 
     def finish(self, _texts: object, _kept: None, result: RunResult) -> npt.NDArray[Any]:
         if self._unpooled is not None:

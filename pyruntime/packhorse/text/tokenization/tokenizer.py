@@ -32,7 +32,12 @@ if TYPE_CHECKING:
     from packhorse_weights.text import TextConfig
     from tokenizers import Encoding, Tokenizer
 
-_USUAL = {"cls": ("[CLS]", "<s>"), "mask": ("[MASK]", "<mask>"), "unk": ("[UNK]", "<unk>")}
+_USUAL = {
+    "cls": ("[CLS]", "<s>"),
+    "mask": ("[MASK]", "<mask>"),
+    "unk": ("[UNK]", "<unk>"),
+    "pad": ("[PAD]", "<pad>"),
+}
 _NO_SPACE_BEFORE = (".", "?", "!", ",", "' ", "n't", "'m", "'s", "'ve", "'re")
 _SPACE = "\u0120"  # the form of byte-level tokenizers
 
@@ -205,7 +210,8 @@ class TextTokenizer:
         return bool(getattr(self._tokenizer.model, "continuing_subword_prefix", None))
 
     def special_id(self, kind: str) -> int | None:
-        """The id of "cls", "mask" or "unk": of what the model's files name, else the usual one."""
+        """The id of "cls", "mask", "unk" or "pad": as the model's files name it, else the usual
+        one."""
         named = getattr(self.config, f"{kind}_token")
         names = _USUAL[kind] if named is None else (named,)
         found = (self._tokenizer.token_to_id(name) for name in names)

@@ -1,0 +1,99 @@
+"""Packed batches of images: one array holds the patches of all images, another the grid of each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from packhorse.packing import Int32Array, as_int32
+
+FloatMatrix = npt.NDArray[np.float32]
+
+
+class PackedPatches:
+    """One batch of images without padding, with `P` patches in `B` images:
+
+    features  float32[P, k]  patches, image after image, row by row in each grid. The k elements of
+                             a patch lie as in a convolution's weight: channel, row, column
+    grids     int32[B, 2]    rows and columns of patches of each image
+
+    Other float dtypes are converted. A session checks the contents when it runs them.
+    """
+
+    __slots__ = ("features", "grids")
+
+    features: FloatMatrix
+    grids: Int32Array
+
+    def __init__(
+        self, features: npt.ArrayLike, grids: npt.ArrayLike | Sequence[tuple[int, int]]
+    ) -> None:
+        array: Any = np.asarray(features)
+        if array.ndim != 2 or not np.issubdtype(array.dtype, np.floating):
+            raise ValueError(
+                f"features is {array.dtype}{list(array.shape)}, expected floats [patches, elements]"
+            )
+        sides: Any = np.asarray(grids)
+        if sides.size == 0:
+            sides = np.empty((0, 2), np.int32)
+        if sides.ndim != 2 or sides.shape[1] != 2:
+            raise ValueError(
+                f"grids has shape {sides.shape}, expected rows and columns of each image: [B, 2]"
+            )
+        self.features = np.require(array, np.float32, ["C", "A"])
+        self.grids = as_int32("grids", sides.reshape(-1)).reshape(-1, 2)
+
+    @property
+    def num_patches(self) -> int:
+        """P, the number of patches of all images."""
+        return int(self.features.shape[0])
+
+    @property
+    def num_images(self) -> int:
+        """B, the number of images."""
+        return int(self.grids.shape[0])
+
+    def offsets(self, prefix: int) -> Int32Array:
+        """int32[B + 1]: beginnings of images in a model that puts `prefix` rows before the patches
+        of an image, unless it has none."""
+        patches = self.grids.astype(np.int64).prod(axis=1)
+        ends = np.cumsum(np.where(patches > 0, patches + prefix, 0))
+        return as_int32("grids", np.concatenate([[0], ends]))
+
+    def __getitem__(self, images: slice) -> PackedPatches:
+        """The batch of some of the images, which follow each other."""
+        first, last, step = images.indices(self.num_images)
+        if step != 1:
+            raise ValueError(f"images are taken in order, not in steps of {step}")
+        offsets = self.offsets(0)
+        return PackedPatches(self.features[offsets[first] : offsets[last]], self.grids[first:last])
+
+    def __repr__(self) -> str:
+        return f"PackedPatches({self.num_patches} patches in {self.num_images} images)"
+
+
+def patches_of(image: npt.ArrayLike, size: int) -> PackedPatches:
+    """The patches of size x size of one image [channels, height, width], whose sides are multiples
+    of it: what a convolution with that stride reads."""
+    array = np.asarray(image)
+    if array.ndim != 3 or size < 1 or array.shape[1] % size or array.shape[2] % size:
+        raise ValueError(
+            f"image has shape {array.shape}, expected [channels, height, width] in multiples of "
+            f"{size}"
+        )
+    channels, rows, columns = array.shape[0], array.shape[1] // size, array.shape[2] // size
+    cells = array.reshape(channels, rows, size, columns, size).transpose(1, 3, 0, 2, 4)
+    return PackedPatches(cells.reshape(rows * columns, -1), [(rows, columns)])
+
+
+def join(batches: Sequence[PackedPatches]) -> PackedPatches:
+    """One batch of the images of several."""
+    if not batches:
+        raise ValueError("there are no images, and so no number of elements of a patch")
+    return PackedPatches(
+        np.concatenate([one.features for one in batches]),
+        np.concatenate([one.grids for one in batches]),
+    )

@@ -1,0 +1,56 @@
+// Checks of the operators that only models of images ask for.
+#include "core/format.h"
+#include "ops/checks.h"
+#include "ops/ops.h"
+#include "packhorse/error.h"
+
+namespace packhorse {
+
+void Ops::embed_patches(const EmbedPatchesArgs& args) {
+  const char* op = "embed_patches";
+  const int64_t columns = args.x.columns();
+  check_compute_dtype(op, "x", args.x);
+  check_matrix(op, "out", args.out, args.batch.num_tokens, columns);
+  check_dtype_is(op, "out", args.out, args.x.dtype);
+  check_batch(op, "batch", args.batch, args.out.rows());
+  if (args.prefix) {
+    check_matrix(op, "prefix", args.prefix, args.prefix.rows(), columns);
+    check_dtype_is(op, "prefix", args.prefix, args.x.dtype);
+  }
+  if (const GridTable& positions = args.positions; positions.table) {
+    check_matrix(op, "positions", positions.table, positions.rows * positions.columns, columns);
+    check_dtype_is(op, "positions", positions.table, args.x.dtype);
+  }
+  if (args.batch.num_tokens == 0) return;
+  if (args.grids == nullptr) fail(op, "grids are missing");
+  do_embed_patches(args);
+}
+
+void Ops::probe_attention(const ProbeAttentionArgs& args) {
+  const char* op = "probe_attention";
+  const int64_t columns = args.keys.columns();
+  check_compute_dtype(op, "keys", args.keys);
+  check_batch(op, "batch", args.batch, args.keys.rows());
+  check_matrix(op, "keys", args.keys, args.batch.num_tokens, columns);
+  check_matrix(op, "values", args.values, args.batch.num_tokens, columns);
+  check_matrix(op, "out", args.out, args.batch.num_sequences, columns);
+  check_dtype_is(op, "values", args.values, args.keys.dtype);
+  check_dtype_is(op, "out", args.out, args.keys.dtype);
+  if (args.query == nullptr) fail(op, "query is missing");
+  if (args.num_heads < 1 || columns % args.num_heads != 0 ||
+      columns / args.num_heads > kMostProbeColumns) {
+    fail(op, concat("num_heads is ", args.num_heads, ", expected a divisor of ", columns,
+                    " columns, with heads of at most ", kMostProbeColumns));
+  }
+  if (args.batch.num_sequences > 0) do_probe_attention(args);
+}
+
+void Ops::do_embed_patches(const EmbedPatchesArgs& /*args*/) {
+  throw RuntimeError("embed_patches: this device has no kernel for it");
+}
+
+void Ops::do_probe_attention(const ProbeAttentionArgs& /*args*/) {
+  throw RuntimeError("probe_attention: this device has no kernel for it");
+}
+
+}  // namespace packhorse

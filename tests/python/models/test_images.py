@@ -1,0 +1,379 @@
+"""Encoders of images against transformers (tests/golden/make_vision_golden.py): the same bits
+whatever else is in a batch, the edges, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import packhorse
+import pytest
+from packhorse import PackedPatches, Session
+from packhorse.patches import join, patches_of
+from packhorse_weights import convert, inspect_checkpoint
+from packhorse_weights.formats.safetensors import read_safetensors, write_safetensors
+from packhorse_weights.tensor import Tensor
+from processor import needs_bfloat16
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "vision"
+FOLDERS = sorted(path.parent for path in GOLDEN.glob("*/golden.npz"))
+OUTPUTS = ("hidden", "embedding", "pooled", "logits")
+MAX_ABS_ERROR = 5e-5  # float32; what is found is below 2e-5
+MIN_COSINE = {"bfloat16": 0.999, "int8": 0.995}
+Arrays = Mapping[str, Any]
+
+
+@pytest.fixture(params=FOLDERS, ids=lambda path: path.name)
+def folder(request: pytest.FixtureRequest) -> Path:
+    path: Path = request.param
+    return path
+
+
+def read(folder: Path) -> Arrays:
+    with np.load(folder / "golden.npz") as golden:
+        return dict(golden)
+
+
+def batch_of(golden: Arrays) -> PackedPatches:
+    return PackedPatches(golden["features"], golden["grids"])
+
+
+def cosines(a: Any, b: Any) -> Any:
+    lengths = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
+    return (a * b).sum(axis=1) / lengths
+
+
+def bits(result: packhorse.RunResult, outputs: list[Any]) -> list[bytes]:
+    return [result[name].tobytes() for name in outputs]
+
+
+@pytest.mark.arm
+def test_float32(folder: Path) -> None:
+    golden = read(folder)
+    session = Session.load(folder)
+    outputs: list[Any] = [name for name in OUTPUTS if name in golden]
+    assert session.takes_patches
+    assert set(outputs) == {*session.outputs}
+    found = session.run(batch_of(golden), outputs=outputs)
+    for name in outputs:
+        assert found[name].shape == golden[name].shape
+        assert np.abs(found[name] - golden[name]).max() <= MAX_ABS_ERROR, name
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+def test_16_and_8_bits(folder: Path, dtype: Any) -> None:
+    if dtype == "bfloat16":
+        needs_bfloat16()
+    golden = read(folder)
+    found = Session.load(folder, dtype=dtype).run(batch_of(golden), outputs="embedding")
+    assert cosines(found.embedding, golden["embedding"]).min() >= MIN_COSINE[dtype]
+
+
+@pytest.mark.parametrize("name", ["clip", "siglip", "siglip2-naflex"])
+@pytest.mark.parametrize("converted", [False, True])
+def test_texts_of_two_towers(name: str, converted: bool, tmp_path: Path) -> None:
+    golden = read(GOLDEN / name)
+    folder = convert(GOLDEN / name, tmp_path / "model") if converted else GOLDEN / name
+    texts = Session.load(folder, tower="text")
+    assert not texts.takes_patches
+    found = texts.run((golden["ids"], golden["cu_seqlens"]), outputs=["hidden", "embedding"])
+    assert np.abs(found.hidden - golden["text_hidden"]).max() <= MAX_ABS_ERROR
+    assert np.abs(found.embedding - golden["text_embedding"]).max() <= MAX_ABS_ERROR
+    fields = texts.config["similarity"]
+    images = Session.load(folder, tower="vision").run(batch_of(golden), outputs="embedding")
+    scores = images.embedding @ found.embedding.T * fields["scale"] + fields["bias"]
+    np.testing.assert_allclose(scores, golden["similarity"], atol=1e-4)
+
+
+def open_clip_folder(folder: Path, **fields: Any) -> Path:
+    """The golden CLIP as OpenCLIP stores it, under the names that OpenCLIP's own conversion from
+    transformers knows."""
+    source = read_safetensors(GOLDEN / "clip" / "model.safetensors")
+    arrays = {name: np.array(tensor.data) for name, tensor in source.items()}
+    made: dict[str, Any] = {"logit_scale": arrays["logit_scale"]}
+    for tower, prefix in (("text_model", ""), ("vision_model", "visual.")):
+        for i in range(2):
+            theirs = f"{tower}.encoder.layers.{i}."
+            ours = f"{prefix}transformer.resblocks.{i}."
+            for end in ("weight", "bias"):
+                parts = [arrays[f"{theirs}self_attn.{one}_proj.{end}"] for one in "qkv"]
+                made[f"{ours}attn.in_proj_{end}"] = np.concatenate(parts)
+                for name, own in (
+                    ("self_attn.out_proj", "attn.out_proj"),
+                    ("layer_norm1", "ln_1"),
+                    ("layer_norm2", "ln_2"),
+                    ("mlp.fc1", "mlp.c_fc"),
+                    ("mlp.fc2", "mlp.c_proj"),
+                ):
+                    made[f"{ours}{own}.{end}"] = arrays[f"{theirs}{name}.{end}"]
+    for name, own in (
+        ("text_model.final_layer_norm", "ln_final"),
+        ("vision_model.pre_layrnorm", "visual.ln_pre"),
+        ("vision_model.post_layernorm", "visual.ln_post"),
+    ):
+        for end in ("weight", "bias"):
+            made[f"{own}.{end}"] = arrays[f"{name}.{end}"]
+    made["token_embedding.weight"] = arrays["text_model.embeddings.token_embedding.weight"]
+    made["positional_embedding"] = arrays["text_model.embeddings.position_embedding.weight"]
+    made["visual.positional_embedding"] = arrays[
+        "vision_model.embeddings.position_embedding.weight"
+    ]
+    made["visual.class_embedding"] = arrays["vision_model.embeddings.class_embedding"]
+    made["visual.conv1.weight"] = arrays["vision_model.embeddings.patch_embedding.weight"]
+    made["text_projection"] = np.ascontiguousarray(arrays["text_projection.weight"].T)
+    made["visual.proj"] = np.ascontiguousarray(arrays["visual_projection.weight"].T)
+    sizes = {"layers": 2, "width": 32, "mlp_ratio": 1.5}
+    config = {
+        "embed_dim": 24,
+        "quick_gelu": True,
+        "vision_cfg": {**sizes, "image_size": 28, "patch_size": 7, "head_width": 8, **fields},
+        "text_cfg": {**sizes, "heads": 4, "context_length": 16, "vocab_size": 99},
+    }
+    folder.mkdir()
+    (folder / "open_clip_config.json").write_text(json.dumps({"model_cfg": config}))
+    tensors = {name: Tensor(array, "float32") for name, array in made.items()}
+    write_safetensors(
+        folder / "open_clip_model.safetensors", tensors, dict.fromkeys(tensors, "float32")
+    )
+    return folder
+
+
+def test_open_clip_folders(tmp_path: Path) -> None:
+    golden = read(GOLDEN / "clip")
+    folder = open_clip_folder(tmp_path / "model")
+    for place in (folder, convert(folder, tmp_path / "converted")):
+        texts = Session.load(place, tower="text")
+        found = texts.run((golden["ids"], golden["cu_seqlens"]), outputs="embedding")
+        assert np.abs(found.embedding - golden["text_embedding"]).max() <= MAX_ABS_ERROR
+        found = Session.load(place).run(batch_of(golden), outputs=["hidden", "embedding"])
+        assert np.abs(found.hidden - golden["hidden"]).max() <= MAX_ABS_ERROR
+        assert np.abs(found.embedding - golden["embedding"]).max() <= MAX_ABS_ERROR
+    with pytest.raises(ValueError, match="vision_cfg: timm_model_name = 'vit'"):
+        inspect_checkpoint(open_clip_folder(tmp_path / "timm", timm_model_name="vit"))
+
+
+@pytest.mark.arm
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize("name", ["dinov2-registers", "siglip2-naflex"])
+def test_alone_together_and_in_any_order(name: str, dtype: Any) -> None:
+    if dtype == "bfloat16":
+        needs_bfloat16()
+    golden = read(GOLDEN / name)
+    batch = batch_of(golden)
+    outputs: list[Any] = [one for one in OUTPUTS if one in golden]
+    session = Session.load(GOLDEN / name, dtype=dtype)
+    images = [batch[i : i + 1] for i in range(batch.num_images)]
+    empty = PackedPatches(batch.features[:0], [(0, 0)])
+    alone = [bits(session.run(one, outputs=outputs), outputs) for one in images]
+    for order in ([0, 1, 2, 3, 4, 5], [5, 3, 1, 0, 4, 2], [2, 2, 5]):
+        mixed = join([part for i in order for part in (images[i], empty)])
+        found = session.run(mixed, outputs=outputs)
+        for place, i in enumerate(order):
+            rows = slice(*found.cu_seqlens[2 * place : 2 * place + 2])
+            for kind, expected in zip(outputs, alone[i], strict=True):
+                of_tokens = session.outputs[kind].per_token
+                part = found[kind][rows] if of_tokens else found[kind][2 * place]
+                assert part.tobytes() == expected, (order, i, kind)
+    one_thread = Session.load(GOLDEN / name, dtype=dtype, threads=1, max_tokens=200)
+    assert [bits(one_thread.run(one, outputs=outputs), outputs) for one in images] == alone
+
+
+@pytest.mark.parametrize("name", ["clip", "dinov2-registers", "siglip"])
+def test_empty_batches_and_images_without_patches(name: str) -> None:
+    session = Session.load(GOLDEN / name)
+    outputs: list[Any] = [*session.outputs]
+    k = batch_of(read(GOLDEN / name)).features.shape[1]
+    none = session.run(PackedPatches(np.empty((0, k), np.float32), []), outputs=outputs)
+    assert none.hidden.shape[0] == 0
+    assert none.embedding.shape[0] == 0
+    empty = session.run(
+        PackedPatches(np.empty((0, k), np.float32), [(0, 0), (0, 5)]), outputs=outputs
+    )
+    assert empty.hidden.shape[0] == 0
+    assert not empty.embedding.any()
+    assert empty.embedding.shape[0] == 2
+    assert empty.cu_seqlens.tolist() == [0, 0, 0]
+
+
+def interpolated(table: Any, rows: int, columns: int, antialias: bool, cubic: bool) -> Any:
+    """torch.nn.functional.interpolate of a table [rows, columns, E], in float64."""
+
+    def weights(size: int, out: int) -> Any:
+        found = np.zeros((out, size))
+        scale = size / out
+        stretch = max(scale, 1.0) if antialias else 1.0
+        a = -0.5 if antialias else -0.75
+        for i in range(out):
+            centre = scale * (i + 0.5) - 0.5
+            if not (cubic or antialias):
+                centre = max(centre, 0.0)
+            reach = (2 if cubic else 1) * stretch
+            for j in range(int(np.floor(centre - reach)), int(np.ceil(centre + reach)) + 1):
+                x = abs(j - centre) / stretch
+                w = max(0.0, 1 - x)
+                if cubic:
+                    near = ((a + 2) * x - (a + 3)) * x * x + 1
+                    w = near if x < 1 else ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
+                    w *= x < 2
+                if antialias and not 0 <= j < size:
+                    continue
+                found[i, min(max(j, 0), size - 1)] += w
+            found[i] /= found[i].sum() if antialias else 1.0
+        return found
+
+    grid = np.einsum("iy,yxe->ixe", weights(table.shape[0], rows), table)
+    return np.einsum("jx,ixe->ije", weights(table.shape[1], columns), grid)
+
+
+@pytest.mark.arm
+@pytest.mark.parametrize("resize", ["cubic", "linear", "cubic_antialias", "linear_antialias"])
+def test_positions_of_any_grid(resize: str, tmp_path: Path) -> None:
+    """Hidden states of patches of zeros are their positions, where there are no layers."""
+    converted = convert(GOLDEN / "dinov2", tmp_path / "model")
+    spec = json.loads((converted / "packhorse.json").read_text())
+    stack = spec["stacks"]["encoder"]
+    stem = {**stack["stem"], "bias": False}
+    stem["positions"] = {"kind": "grid", "rows": 2, "columns": 8, "resize": resize}
+    del stem["norm"]
+    spec["stacks"]["encoder"] = {"hidden_size": 32, "stem": stem, "layers": []}
+    tensors = {
+        name: tensor
+        for name, tensor in read_safetensors(converted / "model.safetensors").items()
+        if name.startswith("embeddings.") and not name.endswith(".bias")
+    }
+    folder = tmp_path / "positions"
+    folder.mkdir()
+    dtypes = {name: tensor.dtype for name, tensor in tensors.items()}
+    write_safetensors(folder / "model.safetensors", tensors, dtypes)
+    (folder / "packhorse.json").write_text(json.dumps(spec))
+    table = np.asarray(tensors["embeddings.position"].data, np.float64).reshape(2, 8, -1)
+    grids = [(2, 8), (1, 1), (5, 3), (1, 20), (7, 8), (2, 4)]
+    count = sum(rows * columns for rows, columns in grids)
+    batch = PackedPatches(np.zeros((count, 147), np.float32), grids)
+    found = Session.load(folder).run(batch, outputs="hidden")
+    for i, grid in enumerate(grids):
+        rows = found.hidden[found.cu_seqlens[i] + 1 : found.cu_seqlens[i + 1]]
+        expected = interpolated(
+            table, *grid, antialias="antialias" in resize, cubic="cubic" in resize
+        )
+        np.testing.assert_allclose(rows, expected.reshape(rows.shape), atol=2e-6)
+
+
+def test_requests_are_checked() -> None:
+    session = Session.load(GOLDEN / "dinov2", max_tokens=40, max_sequences=3)
+    golden = batch_of(read(GOLDEN / "dinov2"))
+    one = golden[:1]
+    first = session.run(one, outputs="embedding").embedding
+    k = golden.features.shape[1]
+    wrong: list[tuple[Any, str]] = [
+        (PackedPatches(golden.features[:16, : k - 1], [(4, 4)]), "features has 146 columns"),
+        (PackedPatches(golden.features[:15], [(4, 4)]), "features has 15 rows, but the grids"),
+        (PackedPatches(golden.features[:16], [(-4, -4)]), "grids\\[0\\] is -4 x -4"),
+        (PackedPatches(golden.features[:4], [(1, 1)] * 4), "max_sequences = 3"),
+        (PackedPatches(golden.features[:40], [(5, 8)]), "the batch has 41 tokens"),
+        (PackedPatches(golden.features[:0], [(1 << 10, 1 << 10)]), "max_seqlen = 16384"),
+        (([1, 2], [3]), "a batch of token ids was given, but this model takes patches"),
+    ]
+    for batch, message in wrong:
+        with pytest.raises(ValueError, match=message):
+            session.run(batch)
+    with pytest.raises(ValueError, match="without stream, on_device and rows"):
+        session.run(one, on_device=True)  # type: ignore[call-overload]
+    with pytest.raises(ValueError, match="a batch of patches was given"):
+        Session.load(GOLDEN / "clip", tower="text").run(one)
+    with pytest.raises(ValueError, match="expected at least 2, the tokens of the smallest image"):
+        Session.load(GOLDEN / "dinov2", max_tokens=1)
+    for features, grids, message in (
+        (np.zeros(3), [(1, 1)], "features is float64\\[3\\]"),
+        (np.zeros((1, 3)), [1, 1], "grids has shape"),
+        (np.zeros((1, 3), int), [(1, 1)], "features is int64"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            PackedPatches(features, grids)
+    assert (session.run(one, outputs="embedding").embedding == first).all()
+
+
+def test_patches_of_an_image() -> None:
+    """Patches are what a convolution reads: its weight times them is its output."""
+    draw = np.random.default_rng(1)
+    image, weight = draw.normal(size=(3, 6, 9)), draw.normal(size=(4, 3, 3, 3))
+    batch = patches_of(image, 3)
+    assert batch.grids.tolist() == [[2, 3]]
+    assert batch.features.dtype == np.float32
+    made = batch.features @ weight.reshape(4, -1).T
+    for i in range(6):
+        y, x = 3 * (i // 3), 3 * (i % 3)
+        expected = (weight * image[:, y : y + 3, x : x + 3]).sum(axis=(1, 2, 3))
+        np.testing.assert_allclose(made[i], expected, atol=1e-5)
+    with pytest.raises(ValueError, match="in multiples of 4"):
+        patches_of(image, 4)
+
+
+def test_checkpoints_that_are_refused(tmp_path: Path) -> None:
+    def changed(name: str, **fields: Any) -> Path:
+        place = tmp_path / f"{name}{len(list(tmp_path.iterdir()))}"
+        place.mkdir()
+        config = json.loads((GOLDEN / name / "config.json").read_text())
+        (place / "config.json").write_text(json.dumps({**config, **fields}))
+        weights = (GOLDEN / name / "model.safetensors").read_bytes()
+        (place / "model.safetensors").write_bytes(weights)
+        return place
+
+    cases: list[tuple[str, dict[str, Any], str]] = [
+        ("vit", {"patch_size": [7, 14]}, "patch_size is 7 x 14, expected squares"),
+        ("vit", {"image_size": 3}, "image_size 3 x 3 has no patch of 7 pixels"),
+        ("vit", {"image_size": "x"}, "image_size is 'x', expected a number of pixels"),
+        ("vit", {"image_size": 35}, "has shape \\[16, 32\\], config.json says \\[25, 32\\]"),
+        ("dinov2", {"num_hidden_layers": 1}, "a variant of dinov2"),
+        ("siglip2-naflex", {"vision_config": {"num_patches": 7}}, "num_patches is not a square"),
+    ]
+    for name, fields, message in cases:
+        with pytest.raises(ValueError, match=message):
+            inspect_checkpoint(changed(name, **fields))
+    with pytest.raises(ValueError, match="tower is 'both', expected one of vision, text"):
+        inspect_checkpoint(GOLDEN / "clip", tower="both")
+
+
+def test_specs_that_are_refused(tmp_path: Path) -> None:
+    spec = inspect_checkpoint(GOLDEN / "siglip").spec
+    stem = spec["stacks"]["encoder"]["stem"]
+
+    def plan(**fields: Any) -> None:
+        packhorse.plan_memory({**spec, **fields})
+
+    def with_stem(**fields: Any) -> dict[str, Any]:
+        stack = {**spec["stacks"]["encoder"], "stem": {**stem, **fields}}
+        return {"stacks": {"encoder": stack}}
+
+    plan()
+    probe = spec["heads"]["probe"]
+    cases: list[tuple[dict[str, Any], str]] = [
+        (with_stem(features=0), "features"),
+        (with_stem(positions={"kind": "learned", "count": 4}), "positions.kind"),
+        (with_stem(positions={**stem["positions"], "resize": "area"}), "resize"),
+        (with_stem(positions={**stem["positions"], "rows": 1 << 20}), "rows"),
+        (with_stem(vocab_size=3), "vocab_size"),
+        (with_stem(prefix=1 << 20), "prefix"),
+        ({"heads": {"lm": {"tied": True}}}, "has no vocabulary"),
+        ({"heads": {"probe": {**probe, "num_heads": 3}}}, "expected a divisor of 'hidden_size'"),
+        ({"heads": {}}, "embedding.pooling"),
+        (
+            {
+                "heads": {
+                    "probe": probe,
+                    "classifier": {
+                        "input": ["cls"],
+                        "labels": ["a"],
+                        "dense": {"activation": "tanh"},
+                    },
+                }
+            },
+            "beside a list of poolings",
+        ),
+    ]
+    for fields, message in cases:
+        with pytest.raises(ValueError, match=message):
+            plan(**fields)
