@@ -146,7 +146,8 @@ class ImageSettings:
                 return byte
             if backend == "torchvision":
                 return byte * np.float32(self.rescale)
-            return (byte.astype(np.float64) * self.rescale).astype(np.float32)
+            wide: npt.NDArray[np.float32] = (byte.astype(np.float64) * self.rescale).astype(np.float32)
+            return wide
         mean = np.array(self.mean, np.float32)[:, None]
         std = np.array(self.std, np.float32)[:, None]
         if self.rescale is not None:
