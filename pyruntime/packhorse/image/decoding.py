@@ -36,9 +36,9 @@ def pillow() -> Any:
         import PIL.Image
         import PIL.ImageOps
     except ImportError as error:
-        raise ImportError(
-            "images are read by the package pillow: pip install 'packhorse[image]'"
-        ) from error
+        from packhorse_weights.extras import missing_package
+
+        raise missing_package("image", "pillow", "an image") from error
     return PIL.Image
 
 
