@@ -30,6 +30,7 @@ if FUZZES:
 else:
     instrumented = contextlib.nullcontext()
 with instrumented:
+    import packhorse.image
     import packhorse_weights
     from packhorse.image import ImageProcessor, ImageSettings
     from packhorse_weights import CheckpointError, inspect_checkpoint
@@ -189,7 +190,7 @@ def lines_reached(reader: str, inputs: list[bytes]) -> tuple[int, int]:
     """(the lines that these inputs reach, all lines) of the modules of a reader."""
     package = Path(packhorse_weights.__file__).parent
     if reader == "image":
-        package = package.with_name("packhorse")
+        package = Path(packhorse.image.__file__).parents[1]
     lines = {}
     for path in package.rglob("*.py"):
         name = ".".join(path.relative_to(package).with_suffix("").parts)
