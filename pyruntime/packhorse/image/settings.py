@@ -145,9 +145,8 @@ class ImageSettings:
             if self.rescale is None:
                 return byte
             if backend == "torchvision":
-                return byte * np.float32(self.rescale)
-            wide: npt.NDArray[np.float32] = (byte.astype(np.float64) * self.rescale).astype(np.float32)
-            return wide
+                return np.multiply(byte, self.rescale, dtype=np.float32)
+            return (byte.astype(np.float64) * self.rescale).astype(np.float32)
         mean = np.array(self.mean, np.float32)[:, None]
         std = np.array(self.std, np.float32)[:, None]
         if self.rescale is not None:
