@@ -150,7 +150,7 @@ MAY_IMPORT = {
         "top": "_native generation",
         "_native": "",
         "ops": "top _native",
-        "image": "top _native",
+        "image": "top _native text text.tasks",
         "generation": "top _native",
         "text": "top generation text.generation text.tasks text.tokenization",
         "text.tokenization": "top text",
@@ -158,7 +158,6 @@ MAY_IMPORT = {
         "text.generation": "top _native generation text text.tokenization text.tool_calls",
         "text.tool_calls": "text.generation",
         "evaluation": "top generation text text.tasks",
-        "image": "top text text.tasks",
         **_upwards(
             {
                 "serve.errors": "",
