@@ -1,5 +1,3 @@
-#include <unistd.h>
-
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -12,30 +10,13 @@
 
 #include "core/format.h"
 #include "core/safetensors_header.h"
+#include "core/temporary_file.h"
 #include "packhorse/error.h"
 #include "packhorse/weight_source.h"
 #include "test.h"
 
 namespace packhorse {
 namespace {
-
-/// A file that is deleted with the object.
-class TemporaryFile {
- public:
-  explicit TemporaryFile(const std::string& content) {
-    static int count = 0;
-    const std::string name = concat("packhorse-test-", getpid(), "-", count++);
-    path_ = (std::filesystem::temp_directory_path() / name).string();
-    std::ofstream(path_, std::ios::binary) << content;
-  }
-  ~TemporaryFile() { std::remove(path_.c_str()); }
-  TemporaryFile(const TemporaryFile&) = delete;
-  TemporaryFile& operator=(const TemporaryFile&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 std::string with_length(uint64_t length, const std::string& rest) {
   std::string text;

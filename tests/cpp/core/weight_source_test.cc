@@ -4,8 +4,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <cstdlib>
+#include <string>
 
+#include "core/temporary_file.h"
 #include "packhorse/error.h"
 #include "test.h"
 
@@ -32,9 +33,10 @@ TEST(borrowed_and_renamed_tensors) {
 
 TEST(borrowed_blocks_of_a_mapping_that_is_truncated) {
   constexpr size_t kBytes = 1 << 16;
-  char path[] = "/tmp/packhorse-mapping-XXXXXX";
-  const int file = mkstemp(path);
-  CHECK(file >= 0 && ftruncate(file, kBytes) == 0);
+  const TemporaryFile temporary(std::string(kBytes, '\0'));
+  const std::string& path = temporary.path();
+  const int file = open(path.c_str(), O_RDWR);
+  CHECK(file >= 0);
   void* const data = mmap(nullptr, kBytes, PROT_READ, MAP_SHARED, file, 0);
   CHECK(data != MAP_FAILED);
   const auto* bytes = static_cast<const uint8_t*>(data);
@@ -48,11 +50,10 @@ TEST(borrowed_blocks_of_a_mapping_that_is_truncated) {
     CHECK(ftruncate(file, 4096) == 0);
     CHECK(*const_cast<const volatile uint8_t*>(bytes + kBytes - 1) == 0);
     CHECK_THROWS_AS(RuntimeError, renamed->release(data, kBytes),
-                    std::string(path) + ": the file was truncated while it was read");
+                    path + ": the file was truncated while it was read");
   }
   munmap(data, kBytes);  // the mapping is still the caller's
   close(file);
-  unlink(path);
 }
 
 }  // namespace

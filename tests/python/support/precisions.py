@@ -50,7 +50,7 @@ PRECISIONS = [Precision("float32", 5e-6), Precision("bfloat16", 2**-7)]
 
 
 def available(chosen: Precision, device: str) -> Precision:
-    """As the device has it. Skips the test where it does not."""
+    """Returns the precision that the device has for `chosen`. Skips the test where it has none."""
     if device == "cpu" and chosen.name == "bfloat16" and not multiplies_bfloat16():
         return replace(chosen, tolerance=PRECISIONS[0].tolerance, widened=True)
     try:

@@ -48,18 +48,6 @@ def text_config(config: Config) -> Config:
     )
 
 
-def image_config(config: Config) -> Config:
-    return vision.with_words(
-        with_defaults(
-            config,
-            hidden_size=768,
-            intermediate_size=3072,
-            num_hidden_layers=12,
-            num_attention_heads=12,
-        )
-    )
-
-
 def text_spec(model_type: str, config: Config) -> Spec:
     config = text_config(config)
     count = config.tokens("max_position_embeddings")
@@ -74,7 +62,7 @@ def text_spec(model_type: str, config: Config) -> Spec:
 
 
 def image_spec(model_type: str, config: Config) -> Spec:
-    config = image_config(config)
+    config = vision.with_sizes(config)
     return {
         **vision.layers("clip", config, eps=1e-5, activation="quick_gelu", stem_norm=True),
         **vision.stem(config, patch=32, image=224, prefix=1, resize="cubic", bias=False),
@@ -88,7 +76,7 @@ def made_text(config: Config, prefix: str, tensors: vision.Tensors) -> dict[str,
 
 
 def made_image(config: Config, prefix: str, tensors: vision.Tensors) -> dict[str, Tensor]:
-    config = image_config(config)
+    config = vision.with_sizes(config)
     up, down = LAYERS["layers.{i}.ffn.up"], LAYERS["layers.{i}.ffn.down"]
     result = vision.made_quick_gelu(prefix, tensors, config, up, down, "quick_gelu")
     patch = f"{prefix}{IMAGE_NAMES['embeddings.patch']}.weight"

@@ -4,7 +4,6 @@ each column of a block's output."""
 from packhorse_weights.architectures import vision
 from packhorse_weights.architectures.base import Architecture, Pooled
 from packhorse_weights.architectures.heads import Head
-from packhorse_weights.architectures.vit import with_sizes
 from packhorse_weights.config import Config
 from packhorse_weights.spec import Spec
 from packhorse_weights.tensor import Tensor
@@ -52,7 +51,7 @@ def spec(model_type: str, config: Config) -> Spec:
     if model_type == _REGISTERS:
         registers = config.integer("num_register_tokens", default=4, low=0, high=1 << 10)
     antialias = "_antialias" if model_type == _REGISTERS else ""
-    described = vision.layers(model_type, with_sizes(config), eps=1e-6, activation="gelu")
+    described = vision.layers(model_type, vision.with_sizes(config), eps=1e-6, activation="gelu")
     if is_gated(config):
         described["ffn"] = {"kind": "gated", "activation": "silu"}
     return {
@@ -64,7 +63,7 @@ def spec(model_type: str, config: Config) -> Spec:
 
 
 def made(config: Config, prefix: str, tensors: vision.Tensors) -> dict[str, Tensor]:
-    config = with_sizes(config)
+    config = vision.with_sizes(config)
     result = vision.made_scales(prefix, tensors, config, _SCALES)
     patch = f"{prefix}{NAMES['embeddings.patch']}.weight"
     result[patch] = vision.flattened(tensors[patch])

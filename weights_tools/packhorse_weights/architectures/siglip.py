@@ -37,20 +37,8 @@ _PROBE = {
 _IN = "head.attention.in_proj_"
 
 
-def with_sizes(config: Config) -> Config:
-    return vision.with_words(
-        with_defaults(
-            config,
-            hidden_size=768,
-            intermediate_size=3072,
-            num_hidden_layers=12,
-            num_attention_heads=12,
-        )
-    )
-
-
 def text_spec(model_type: str, config: Config) -> Spec:
-    config = with_sizes(with_defaults(config, vocab_size=32000, max_position_embeddings=64))
+    config = vision.with_sizes(with_defaults(config, vocab_size=32000, max_position_embeddings=64))
     count = config.tokens("max_position_embeddings")
     return {
         **vision.layers("siglip", config, eps=1e-6, activation="gelu_pytorch_tanh"),
@@ -62,7 +50,7 @@ def text_spec(model_type: str, config: Config) -> Spec:
 
 
 def image_spec(model_type: str, config: Config) -> Spec:
-    config = with_sizes(config)
+    config = vision.with_sizes(config)
     naflex = model_type.startswith("siglip2")
     if naflex:
         side = round(config.integer("num_patches", default=256) ** 0.5)
@@ -115,7 +103,7 @@ def pooled_image(config: Config, prefix: str, tensors: vision.Tensors) -> Pooled
     fields = similarity(tensors, "sigmoid")
     if f"{prefix}head.query" not in tensors:
         return Pooled({"pooling": "mean", "normalize": False}, "no head", fields=fields)
-    config = with_sizes(config)
+    config = vision.with_sizes(config)
     options: dict[str, Any] = vision.layers("", config, eps=1e-6, activation="gelu_pytorch_tanh")
     head = {
         "num_heads": options["num_heads"],

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse_weights.activations import ACTIVATIONS
-from packhorse_weights.architectures.base import sizes
+from packhorse_weights.architectures.base import sizes, with_defaults
 from packhorse_weights.config import MOST_LAYERS, Config
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.spec import Spec
@@ -94,9 +94,17 @@ def layers(
     }
 
 
-def with_words(config: Config) -> Config:
-    """The config with a number of words, which `sizes` reads and no stem of patches has."""
-    return Config({"vocab_size": 1, **config.fields}, config.where)
+def with_sizes(config: Config) -> Config:
+    """The config with the sizes of ViT-B, which all these families have by default, and a number of
+    words, which `sizes` reads and no stem of patches has."""
+    defaults = {
+        "vocab_size": 1,
+        "hidden_size": 768,
+        "intermediate_size": 3072,
+        "num_hidden_layers": 12,
+        "num_attention_heads": 12,
+    }
+    return with_defaults(config, **defaults)
 
 
 def values(tensor: Tensor) -> FloatArray:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from packhorse_weights.architectures import vision
-from packhorse_weights.architectures.base import Architecture, Pooled, with_defaults
+from packhorse_weights.architectures.base import Architecture, Pooled
 from packhorse_weights.architectures.heads import Head
 from packhorse_weights.config import Config
 from packhorse_weights.spec import Spec
@@ -29,22 +29,10 @@ _POSITIONS = "embeddings.position_embeddings"
 _TEACHER = ("cls_classifier", "distillation_classifier")
 
 
-def with_sizes(config: Config) -> Config:
-    return vision.with_words(
-        with_defaults(
-            config,
-            hidden_size=768,
-            num_hidden_layers=12,
-            num_attention_heads=12,
-            intermediate_size=3072,
-        )
-    )
-
-
 def spec(model_type: str, config: Config) -> Spec:
     prefix = 2 if model_type == "deit" else 1
     return {
-        **vision.layers(model_type, with_sizes(config), eps=1e-12, activation="gelu"),
+        **vision.layers(model_type, vision.with_sizes(config), eps=1e-12, activation="gelu"),
         **vision.stem(config, patch=16, image=224, prefix=prefix, resize="cubic"),
     }
 
