@@ -20,6 +20,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -138,12 +139,9 @@ def mutants(kind: str, count: int, seed: int) -> list[Mutant]:
 
 
 def run(*command: str | Path, **more: str) -> bool:
-    """True if a command succeeds in time."""
+    """True if a command succeeds. Raises subprocess.TimeoutExpired after 15 minutes."""
     environment = os.environ | more
-    try:
-        done = subprocess.run(command, cwd=TREE, env=environment, capture_output=True, timeout=900)
-    except subprocess.TimeoutExpired:
-        return False
+    done = subprocess.run(command, cwd=TREE, env=environment, capture_output=True, timeout=900)
     return done.returncode == 0
 
 
@@ -175,6 +173,14 @@ def tests_of(file: str, parts: dict[str, list[str]]) -> Sequence[str]:
     return next(tests for folder, tests in parts.items() if file.startswith(folder))
 
 
+def judged(mutant: Mutant, kind: str, packages: Path) -> str:
+    """KILLED, SURVIVED, or TIMED OUT, which says nothing: it may hang, or the machine be busy."""
+    try:
+        return "KILLED" if is_noticed(mutant, kind, packages) else "SURVIVED"
+    except subprocess.TimeoutExpired:
+        return "TIMED OUT"
+
+
 def is_noticed(mutant: Mutant, kind: str, packages: Path) -> bool:
     """True if the mutant does not compile, or a test fails."""
     if kind == "cpp":
@@ -201,21 +207,21 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     packages = prepare(arguments.kind)
-    survivors = 0
+    verdicts = Counter[str]()
     for mutant in mutants(arguments.kind, arguments.count, arguments.seed):
         path = TREE / mutant.file
         original = path.read_text()
         lines = original.splitlines(keepends=True)
         lines[mutant.line] = mutant.after + "\n"
         path.write_text("".join(lines))
-        noticed = is_noticed(mutant, arguments.kind, packages)
-        survivors += not noticed
-        print("KILLED" if noticed else "SURVIVED", f"{mutant.file}:{mutant.line + 1}", flush=True)
+        verdict = judged(mutant, arguments.kind, packages)
+        verdicts[verdict] += 1
+        print(verdict, f"{mutant.file}:{mutant.line + 1}", flush=True)
         print(f"  - {mutant.before.strip()}\n  + {mutant.after.strip()}", flush=True)
         path.write_text(original)
         if arguments.kind == "python":
             shutil.copy(path, packages / mutant.file.split("/", 1)[1])
-    print(f"{survivors} of {arguments.count} were not noticed")
+    print(", ".join(f"{count} {verdict}" for verdict, count in verdicts.items()))
     return 0
 
 

@@ -71,6 +71,13 @@ struct Weights {
   std::vector<double> values;
 };
 
+// Rounds as both libraries do, by a sum of its own: std::lround differs from it just below a half,
+// and so would the image.
+int64_t rounded(double value) {
+  const double shifted = value + 0.5;
+  return static_cast<int64_t>(shifted);
+}
+
 // The weights of one output in double precision, whose sum is 1. The order of the operations is
 // that of both libraries.
 class Resampling {
@@ -84,8 +91,8 @@ class Resampling {
 
   void weigh(int64_t output, Weights& weights) const {
     const double center = (static_cast<double>(output) + 0.5) * scale_;
-    const auto first = std::max(static_cast<int64_t>(center - support_ + 0.5), int64_t{0});
-    const auto end = std::min(static_cast<int64_t>(center + support_ + 0.5), in_);
+    const int64_t first = std::max(rounded(center - support_), int64_t{0});
+    const int64_t end = std::min(rounded(center + support_), in_);
     weights.first = first;
     weights.values.clear();
     double sum = 0;
@@ -111,7 +118,7 @@ int narrow_bits(const std::vector<Weights>& all) {
     for (const double value : weights.values) largest = std::max(largest, value);
   }
   int bits = 0;
-  while (bits < kMostBits && static_cast<int>(0.5 + largest * (1 << (bits + 1))) < (1 << 15)) {
+  while (bits < kMostBits && rounded(largest * (1 << (bits + 1))) < (1 << 15)) {
     ++bits;
   }
   return bits;

@@ -48,13 +48,13 @@ TensorView run_probe(const HeadRun& run, const ProbeSpec& spec, const ProbeWeigh
   const TensorView inner = buffers.inner.first_rows(rows);
   run.dense(run.hidden, weights.key, keys, buffers.workspace);
   run.dense(run.hidden, weights.value, values, buffers.workspace);
-  const auto width = static_cast<float>(run.hidden.columns() / spec.num_heads);
+  const int64_t head_dim = run.hidden.columns() / spec.num_heads;
   run.ops.probe_attention({.query = weights.query,
                            .keys = keys,
                            .values = values,
                            .batch = run.tokens.batch,
                            .num_heads = spec.num_heads,
-                           .scale = 1.0f / std::sqrt(width),
+                           .scale = 1.0f / std::sqrt(static_cast<float>(head_dim)),
                            .out = attended});
   run.dense(attended, weights.output, summed, buffers.workspace);
   run.ops.norm({.x = summed, .norm = weights.norm, .out = attended});
