@@ -34,7 +34,7 @@ with instrumented:
     import packhorse_weights
     from packhorse.image import ImageProcessor, ImageSettings
     from packhorse_weights import CheckpointError, inspect_checkpoint
-    from packhorse_weights.formats.ctranslate2_model import open_ctranslate2
+    from packhorse_weights.formats.ctranslate2_folder import open_ctranslate2
     from packhorse_weights.formats.gguf.model import open_generation, open_gguf, open_tokenizer
     from packhorse_weights.formats.safetensors import read_safetensors
     from packhorse_weights.formats.torch.file import read_torch
