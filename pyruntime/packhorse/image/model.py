@@ -116,6 +116,11 @@ class ImageModel:
         return cls(session, processor, load_texts if has_texts else None)
 
     @property
+    def has_texts(self) -> bool:
+        """True where the checkpoint has a model of texts, too."""
+        return self._load_texts is not None
+
+    @property
     def texts(self) -> TextModel:
         """The model of texts. Raises ValueError where the checkpoint has none."""
         with self._loading:

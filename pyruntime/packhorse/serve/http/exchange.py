@@ -15,8 +15,8 @@ from packhorse.serve.errors import ClientGoneError, ServeError
 from packhorse.serve.http.body import SMALL_BODY, read_json, read_long_json
 from packhorse.serve.http.json_parts import json_parts, to_json
 from packhorse.serve.http.service import Service
-from packhorse.serve.models.model import AnyTask, Outcome, ServedModel
 from packhorse.serve.models.queued_request import QueuedRequest, Waiting
+from packhorse.serve.models.served import AnyTask, Outcome, Served
 from packhorse.serve.models.weight import MUCH, weight
 
 Scope = MutableMapping[str, Any]
@@ -201,7 +201,7 @@ class Exchange:
 
     async def run(
         self,
-        model: ServedModel,
+        model: Served,
         task: AnyTask,
         items: list[Any],
         kind: str | None,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -32,7 +31,7 @@ class Service:
         """Raises ValueError for settings that are not acceptable together."""
         self.settings = settings.checked()
         self.metrics = Metrics()
-        self.tokenization_workers = settings.tokenization_workers or min(4, os.cpu_count() or 1)
+        self.tokenization_workers = settings.preparing_threads
         self.pool = TokenizerPool(self.tokenization_workers)
         self.threads = Threads(self.tokenization_workers, settings.max_wait_s)
         self._executor = ThreadPoolExecutor(_BODY_THREADS, "packhorse-body")

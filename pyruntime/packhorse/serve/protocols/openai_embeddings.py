@@ -6,7 +6,7 @@ from typing import Any
 
 from packhorse.serve.http.checks import Fields
 from packhorse.serve.http.exchange import Exchange, Reply, compute_headers, json_reply
-from packhorse.serve.models.model import ServedModel
+from packhorse.serve.models.registry import AnyServed
 from packhorse.serve.openapi.effectless import EMBEDDING
 from packhorse.serve.protocols.cut import read_cut
 from packhorse.serve.protocols.embedding import (
@@ -73,7 +73,7 @@ def _about(name: str, created: int, parent: str | None, root: str) -> dict[str, 
     }
 
 
-def _listed(model: ServedModel) -> list[dict[str, Any]]:
+def _listed(model: AnyServed) -> list[dict[str, Any]]:
     """A model, and its adapters."""
     return [
         _about(model.name, model.created, None, model.path),
