@@ -210,10 +210,11 @@ class ImageModel:
             raise ValueError(f"classify: this model has no classifier of images{hint}")
         return "logits"
 
-    def scores_of(self, logits: FloatArray) -> FloatArray:
-        """The probabilities of the classifier's logits [images, labels]."""
+    def scores_of(self, logits: FloatArray, activation: str | None = None) -> FloatArray:
+        """Scores of the classifier's logits [images, labels]. activation: "softmax", "sigmoid" or
+        "none"; None: the function that makes them probabilities."""
         classifier = self.session.config["heads"]["classifier"]
-        return ACTIVATIONS[default_activation(classifier)](logits)
+        return ACTIVATIONS[activation or default_activation(classifier)](logits)
 
     def similarity(
         self, images: Images, texts: Sequence[str] | str, *, progress: Progress | None = None

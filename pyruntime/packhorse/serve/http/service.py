@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from packhorse.serve.http.bodies import Bodies
+from packhorse.serve.http.image_urls import ImageUrls
 from packhorse.serve.http.sites import Sites
 from packhorse.serve.models.gauges import Gauges
 from packhorse.serve.models.loading import assign_adapters, check_suited
@@ -21,6 +22,7 @@ from packhorse.serve.observability.tracing import Tracer
 from packhorse.serve.settings import Settings
 
 Found = TypeVar("Found")
+_FETCHERS = 8  # images that are fetched at a time
 _BODY_THREADS = 2  # more would only take the interpreter lock from each other
 
 
@@ -40,6 +42,8 @@ class Service:
         self.metrics.registry.register(Gauges(self.registry.models))
         self.tracer = None if settings.otlp_endpoint is None else Tracer(settings.otlp_endpoint)
         self.sites = Sites(settings, self.metrics)
+        self.image_urls = ImageUrls(settings, self.metrics)
+        self.fetchers = ThreadPoolExecutor(_FETCHERS, "packhorse-fetch")
         self.deadlines = Deadlines()
         self.bodies = Bodies(settings.max_body_bytes or 16 * settings.payload_limit, self.metrics)
         self.stopping = False
@@ -66,6 +70,7 @@ class Service:
         self.threads.close()
         self.tidying.close()
         self._executor.shutdown()
+        self.fetchers.shutdown(cancel_futures=True)
         if self.tracer is not None:
             await asyncio.to_thread(self.tracer.close)
 

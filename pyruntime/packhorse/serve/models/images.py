@@ -43,8 +43,8 @@ class ImageReading:
         self._output = output
         self._shape = shape
 
-    def prepare(self, images: list[ImageInput], _first: int) -> tuple[ImageRequest, None]:
-        """Decodes the images one after the other; what others wait for comes in between."""
+    def prepare(self, images: list[ImageInput], first: int) -> Any:
+        """The `ImageRequest` of the images, which are decoded one after the other."""
         read = []
         for one in images:
             checkpoint()

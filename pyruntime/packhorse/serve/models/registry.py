@@ -64,6 +64,14 @@ class Registry:
         assert isinstance(found, ServedImages)
         return found
 
+    def embeds_images(self, name: str | None) -> bool:
+        """True if the model of this name or, without one, the first that embeds anything, takes
+        images."""
+        if name:
+            return isinstance(self._models.get(name), ServedImages)
+        able = [one for one in self._models.values() if {"embed", "embed_images"} & one.methods]
+        return bool(able) and isinstance(able[0], ServedImages)
+
     def _find(self, name: str | None, method: str, what: str) -> AnyServed:
         models = self._models
         if name is None or name == "":
