@@ -19,6 +19,8 @@ _STANDARD = (0.5, 0.5, 0.5)
 _OPENAI_MEAN = (0.48145466, 0.4578275, 0.40821073)
 _OPENAI_STD = (0.26862954, 0.26130258, 0.27577711)
 _BICUBIC, _BILINEAR = 3, 2
+_MOST_SIDE = 1 << 14  # pixels of what an image becomes
+_LARGEST = 1e9  # number that pixels are multiplied by, or brought to
 # Resample numbers are Pillow's.
 _RESAMPLE = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}
 
@@ -100,10 +102,10 @@ class PatchLimit:
 class ImageSettings:
     """Steps that an upright RGB image goes through, in this order. Sizes are (height, width).
 
-    `resize`: a size; an int, which the shorter side becomes; a `PatchLimit`; or None. `crop`: the size of the
-    centre that is cut out; where the image is smaller, black is added around it. `rescale`,
-    `mean` and `std`: numbers are (byte * rescale - mean) / std; any may be None. `pad`: the size to
-    which numbers of 0 are added below and to the right.
+    `resize`: a size; an int, which the shorter side becomes; a `PatchLimit`; or None. `crop`: the
+    size of the centre that is cut out; where the image is smaller, black is added around it.
+    `rescale`, `mean` and `std`: numbers are (byte * rescale - mean) / std; any may be None. `pad`:
+    the size to which numbers of 0 are added below and to the right.
     """
 
     resize: Size | int | PatchLimit | None = (224, 224)
@@ -153,9 +155,9 @@ class ImageSettings:
             resize=_resize(fields) if fields["do_resize"] else None,
             resample=_resample(fields["resample"]),
             crop=None if crop is None else _full_size("crop_size", crop),
-            rescale=float(fields["rescale_factor"]) if fields["do_rescale"] else None,
+            rescale=_number("rescale_factor", fields) if fields["do_rescale"] else None,
             mean=_numbers("image_mean", fields) if fields["do_normalize"] else None,
-            std=_numbers("image_std", fields) if fields["do_normalize"] else None,
+            std=_numbers("image_std", fields, zero=False) if fields["do_normalize"] else None,
             pad=None if pad is None else _full_size("pad_size", pad),
         )
 
@@ -229,7 +231,7 @@ def _resample(value: Any) -> str:
 
 
 def _resize(fields: Mapping[str, Any]) -> Size | int | PatchLimit:
-    if "max_num_patches" in fields:
+    if "max_num_patches" in fields and "patch_size" in fields:
         return PatchLimit(fields["patch_size"], fields["max_num_patches"])
     return _size("size", fields["size"], bool(fields["default_to_square"]))
 
@@ -241,26 +243,40 @@ def _size(field: str, value: Any, square: bool) -> Size | int:
         value = {"height": value[0], "width": value[1]}
     if isinstance(value, Mapping):
         sides = {key: side for key, side in value.items() if side is not None}
-        whole = all(type(side) is int and side > 0 for side in sides.values())
+        whole = all(type(side) is int and 0 < side <= _MOST_SIDE for side in sides.values())
         if whole and set(sides) == {"height", "width"}:
             return sides["height"], sides["width"]
         if whole and set(sides) == {"shortest_edge"}:
             return int(sides["shortest_edge"])
-    raise ValueError(f"{field} is {value!r}, expected height and width, or shortest_edge, over 0")
+    raise ValueError(
+        f"{field} is {value!r:.80}, expected height and width, or shortest_edge, over 0 and at "
+        f"most {_MOST_SIDE}"
+    )
 
 
 def _full_size(field: str, value: Any) -> Size:
     size = _size(field, value, square=True)
     if isinstance(size, int):
-        raise ValueError(f"{field} is {value!r}, expected height and width")
+        raise ValueError(f"{field} is {value!r:.80}, expected height and width")
     return size
 
 
-def _numbers(field: str, fields: Mapping[str, Any]) -> tuple[float, ...]:
+def _number(field: str, fields: Mapping[str, Any]) -> float:
     value = fields[field]
-    numbers = [value] * 3 if isinstance(value, int | float) else value
-    if not isinstance(numbers, list | tuple) or not all(
-        isinstance(number, int | float) for number in numbers
-    ):
-        raise ValueError(f"{field} is {value!r}, expected 3 numbers")
+    if not _is_number(value) or value == 0:
+        raise ValueError(f"{field} is {value!r:.80}, expected a number other than 0")
+    return float(value)
+
+
+def _numbers(field: str, fields: Mapping[str, Any], *, zero: bool = True) -> tuple[float, ...]:
+    value = fields[field]
+    numbers = value if isinstance(value, list | tuple) else [value] * 3
+    if not all(_is_number(number) and (zero or number != 0) for number in numbers):
+        others = "" if zero else " other than 0"
+        raise ValueError(f"{field} is {value!r:.80}, expected 3 numbers{others}")
     return tuple(float(number) for number in numbers)
+
+
+def _is_number(value: Any) -> bool:
+    """True for a number that float32 holds; NaN is none."""
+    return type(value) in (int, float) and -_LARGEST <= value <= _LARGEST

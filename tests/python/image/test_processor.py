@@ -190,6 +190,15 @@ def test_files_of_transformers(tmp_path: Path) -> None:
         ({"resample": 9}, "resample is 9"),
         ({"image_mean": [0.5]}, "mean has 1 numbers"),
         ({"image_std": "half"}, "image_std is 'half'"),
+        ({"image_std": [0.5, 0, 0.5]}, "image_std is .*other than 0"),
+        ({"image_mean": [0.5, None, 0.5]}, "image_mean is .*expected 3 numbers"),
+        ({"image_mean": [float("nan")] * 3}, "image_mean is .*expected 3 numbers"),
+        ({"image_mean": 10**400}, "image_mean is 1000"),
+        ({"rescale_factor": [1]}, "rescale_factor is \\[1\\], expected a number other than 0"),
+        ({"rescale_factor": 0}, "rescale_factor is 0, expected a number other than 0"),
+        ({"rescale_factor": float("inf")}, "rescale_factor is inf"),
+        ({"size": {"shortest_edge": 10**400}}, "size is .*at most 16384"),
+        ({"do_pad": True, "pad_size": {"height": 1 << 20, "width": 5}}, "pad_size is"),
     ],
 )
 def test_settings_that_are_refused(changes: dict[str, Any], message: str) -> None:
