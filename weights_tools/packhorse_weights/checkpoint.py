@@ -127,7 +127,7 @@ class Checkpoint:
 
     def default_dtype(self, device: str, generates: bool = False) -> str:
         """The dtype of a session that is not asked for another: see `tensor.default_dtype`."""
-        return default_dtype(device, self.stored_dtype, generates)
+        return default_dtype(device, self.stored_dtype, generates, self.spec.get("family"))
 
 
 @dataclass(frozen=True)
