@@ -219,6 +219,12 @@ int64_t longest_source(const Spec& spec, const GenerationOptions& options) {
   return source == nullptr ? 0 : std::min(source->max_seqlen, options.max_tokens);
 }
 
+int64_t source_features(const Spec& spec) {
+  const StackSpec* const source = spec.source();
+  const bool hears = source != nullptr && source->stem.kind == StemKind::kAudio;
+  return hears ? kAudioStride * source->stem.audio.features : 0;
+}
+
 RunnerLimits limits_of(const Spec& spec, const GenerationOptions& options) {
   return {.vocab_size = spec.stack().stem.vocab_size,
           .max_context = spec.max_seqlen,
@@ -229,7 +235,8 @@ RunnerLimits limits_of(const Spec& spec, const GenerationOptions& options) {
           .max_drafts = most_drafts(options),
           .max_chunk = 0,
           .max_source = longest_source(spec, options),
-          .source_vocab_size = spec.source() == nullptr ? 0 : spec.source()->stem.vocab_size};
+          .source_vocab_size = spec.source() == nullptr ? 0 : spec.source()->stem.vocab_size,
+          .source_features = source_features(spec)};
 }
 
 SamplerShape sampler_shape(const Spec& spec, const GenerationOptions& options) {

@@ -21,7 +21,8 @@ std::optional<ConvolutionWeights> build_convolution(const StackSpec& spec, Layer
   if (spec.convolution.width == 0) return std::nullopt;
   ConvolutionWeights weights;
   weights.linear =
-      packer.convolution(spec.prefix + "convolution", spec.hidden_size, spec.convolution.width);
+      packer.convolution(spec.prefix + "convolution", spec.hidden_size, spec.hidden_size,
+                         spec.convolution.width);
   weights.norm = packer.norm(spec.prefix + "convolution.norm", spec.hidden_size);
   return weights;
 }

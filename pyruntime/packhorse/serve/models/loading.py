@@ -7,10 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from packhorse_weights import find_model, inspect_checkpoint
+from packhorse_weights.spec import hears
 
 from packhorse.heads import methods_for
 from packhorse.load_options import READING, LoadOptions
 from packhorse.option_fields import said
+from packhorse.serve.models.hearing import SpeechModel
 from packhorse.serve.models.model import ServedModel
 from packhorse.serve.models.tokenizing import TokenizerPool
 from packhorse.serve.observability.metrics import Metrics
@@ -45,7 +47,8 @@ def load_model(
             threads = own_threads if device == "cpu" else None
             # The log says that it is loading.
             load = {"threads": threads, "progress": False, **options}
-            replicas.append(TextModel.load(given.path, device, **load))
+            make = SpeechModel.load_speech if "transcribe" in methods else TextModel.load
+            replicas.append(make(given.path, device, **load))
         model = ServedModel(given, server, replicas, pool, metrics)
         for adapter in given.adapter:
             model.add_adapter(*_named(adapter))
@@ -67,6 +70,8 @@ def abilities(given: ModelSettings) -> list[str]:
     path = find_model(given.path, asked.revision)
     asked = replace(asked, revision=None, kv_tokens=0 if asked.kv_tokens == 0 else None)
     spec = inspect_checkpoint(path, **asked.reading()).spec
+    if hears(spec):
+        return ["transcribe"]
     methods = [name for name in methods_for(spec) if name != "generate"]
     if asked.generates(path, spec):
         methods.append("generate")

@@ -10,12 +10,14 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+from packhorse_weights.spec import hears
 
 from packhorse.heads import classifier_of, methods_for
 from packhorse.names import OutputName
 from packhorse.packing import pack
 from packhorse.serve.errors import ServeError
 from packhorse.serve.models.generating import Engine
+from packhorse.serve.models.hearing import Hearing, SpeechModel
 from packhorse.serve.models.queue import TokenQueue
 from packhorse.serve.models.queued_request import QueuedRequest
 from packhorse.serve.models.throughput import ThroughputEstimator
@@ -40,6 +42,7 @@ _FEW_TOKENS = 16  # a request of fewer says little about others
 _LEARN = 0.02  # weight of one request in what is known of all
 _WARM_UP = (4, 64)  # sequences, tokens of each
 _LOOK_S = 0.02  # seconds between two looks at an engine that is to be closed
+_MOST_AUDIOS = 256  # that are transcribed at once; each has a thread, and the bytes of its file
 _PIECES = 8  # pieces of a batch: what a request has beyond one piece may run in another batch
 
 
@@ -85,19 +88,22 @@ class ServedModel:
         self._characters_per_token = 3.0
         session = self.text.session
         self.runner.most_windows = server.max_client_batch_size
-        self.generates = session.generates
+        # A model of speech generates, but from audio alone.
+        self.speakers = [one for one in replicas if isinstance(one, SpeechModel)]
+        self.generates = session.generates and not self.speakers
         self.methods = frozenset(_methods(session))
         self.adapters: dict[str, Adapter] = {}
+        self._heard: list[Hearing] = []  # audios that are transcribed
         workers = [one for one in replicas for _ in range(1 if one.session.device == "cpu" else 2)]
         throughput = ThroughputEstimator(
             server.max_batch_ms / 1000, session.max_tokens, len(workers)
         )
         self.queue = TokenQueue(throughput, server.max_queue_tokens, server.max_wait_s)
-        self._runner = None if self.generates else PartRunner(self.text.encoder_session)
+        self._runner = None if session.generates else PartRunner(self.text.encoder_session)
         self.engines = [Engine(one) for one in replicas] if self.generates else []
         # While a GPU runs one batch, another worker packs the next one.
-        self._workers = [] if self.generates else [self._worker(one) for one in workers]
-        for replica in () if self.generates else replicas:
+        self._workers = [] if session.generates else [self._worker(one) for one in workers]
+        for replica in () if session.generates else replicas:
             throughput.note(*_warm_up(replica))
         for worker in self._workers:
             worker.start()
@@ -257,10 +263,25 @@ class ServedModel:
         """The replica that has the least to do."""
         return min(self.engines, key=lambda engine: engine.active)
 
+    def hear(self, audio: bytes, options: dict[str, Any], deadline_s: float) -> Hearing:
+        """Begins to transcribe an audio; `heard` ends that. Raises ServeError where there are too
+        many."""
+        if len(self._heard) >= _MOST_AUDIOS:
+            raise ServeError("overloaded", "too many audios are being transcribed", retry_after=1)
+        model = self.speakers[len(self._heard) % len(self.speakers)]
+        found = Hearing(model.audio, audio, options, deadline_s)
+        self._heard.append(found)
+        return found
+
+    def heard(self, hearing: Hearing) -> None:
+        """The audio is done, or nobody waits for it any more."""
+        hearing.leave()
+        self._heard.remove(hearing)
+
     async def close(self) -> None:
         """Runs what was admitted, and frees the model."""
         self.queue.close()
-        while any(engine.active for engine in self.engines):
+        while self._heard or any(engine.active for engine in self.engines):
             await asyncio.sleep(_LOOK_S)
         for engine in self.engines:
             engine.news.close()
@@ -296,6 +317,8 @@ def _warm_up(replica: TextModel) -> tuple[int, float]:
 def _methods(session: Any) -> list[str]:
     """Methods that a model supports: "embed", and names of methods of `TextModel`."""
     config = session.config
+    if hears(config):
+        return ["transcribe"]
     if session.generates:
         return ["generate"]
     found = [name for name in methods_for(config) if name not in ("generate", "embed")]
