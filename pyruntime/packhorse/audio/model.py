@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -190,7 +191,7 @@ class AudioModel:
             frames = self._frames(samples)
             return Transcriber(frames, self.tokens, options, self._window, self._context).run()
 
-        return (lambda number=number: begin(number) for number in range(len(audios)))
+        return (partial(begin, number) for number in range(len(audios)))
 
     def _check(self, options: TranscribeOptions) -> None:
         language = options.language

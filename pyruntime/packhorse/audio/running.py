@@ -48,9 +48,6 @@ def run_all(
     mailbox = session.mailbox()
     waiting = enumerate(makers)
     running: dict[int, _Running] = {}
-    # Requests get numbers of their own, so that late news of an earlier one are known as such.
-    owners: dict[int, _Running] = {}
-    numbers = iter(range(1 << 62))
     news: deque[News] = deque()
 
     def submit(one: _Running, asked: list[Ask]) -> None:
@@ -60,9 +57,7 @@ def run_all(
                 ask.prompt, ask.frames, ask.sampling, timeout_s=_FOREVER
             )
             one.requests.append(request)
-            number = next(numbers)
-            owners[number] = one
-            request.listen(mailbox, number)
+            request.listen(mailbox, one.number)
 
     def go_on(one: _Running, results: object = None) -> None:
         """Runs a generator to its next decodings."""
@@ -88,15 +83,14 @@ def run_all(
             if not running:
                 return
             select.select([mailbox.fd], [], [], _LOOK_S)
-            posted = {owners[number].number for number in mailbox.take() if number in owners}
-            for key in sorted(posted) or list(running):
-                one = running.get(key)
-                if one is None or not one.ready:
+            for key in sorted(mailbox.take()) or list(running):
+                waiter = running.get(key)
+                if waiter is None or not waiter.ready:
                     continue
-                results = [request.results() for request in one.requests]
-                for request in one.requests:
+                results = [request.results() for request in waiter.requests]
+                for request in waiter.requests:
                     request.listen(None)
-                go_on(one, results)
+                go_on(waiter, results)
     finally:
         for one in running.values():
             for request in one.requests:

@@ -229,7 +229,8 @@ class Transcriber:
         """The hypothesis, or the sample, with the best log-probability for its length."""
 
         def worth(one: GeneratedTokens) -> float:
-            return _total(one) / max(1, len(self._text_of(one))) ** self._options.length_penalty
+            length = max(1, len(self._text_of(one)))
+            return _total(one) / math.pow(length, self._options.length_penalty)
 
         best = results[0] if temperature == 0 else max(results, key=worth)
         tokens = self._text_of(best)

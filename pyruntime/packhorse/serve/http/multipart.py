@@ -35,10 +35,10 @@ def read_form(body: bytes, content_type: str) -> Form:
     if body.startswith(line):
         body = b"\r\n" + body
     pieces = body.split(b"\r\n" + line, _MOST_PARTS + 2)
+    if len(pieces) > _MOST_PARTS + 2:
+        raise ServeError("malformed", f"the form has more than {_MOST_PARTS} parts")
     if len(pieces) < 2 or not pieces[-1].startswith(b"--"):
-        many = len(pieces) > _MOST_PARTS
-        reason = f"has more than {_MOST_PARTS} parts" if many else "does not end with its boundary"
-        raise ServeError("malformed", f"the form {reason}")
+        raise ServeError("malformed", "the form does not end with its boundary")
     form = Form()
     for piece in pieces[1:-1]:
         head, blank, content = piece.partition(b"\r\n\r\n")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -35,7 +35,8 @@ def load_model(
     options: dict[str, Any] = {"max_predictions": most, **given.options}
     for name in server.options:
         method = _LOADING[name].suits
-        if method and method not in methods and name not in settings.options and options[name]:
+        suits = not method or _suits(method, methods)
+        if not suits and name not in settings.options and options[name]:
             del options[name]
     options = {name: _LOADING[name].from_text(value) for name, value in options.items()}
     options["max_adapters"] = max(options.get("max_adapters", 0), len(given.adapter))
@@ -57,6 +58,11 @@ def load_model(
         for replica in replicas:
             replica.close()
         raise
+
+
+def _suits(method: str, methods: Collection[str]) -> bool:
+    """True if a model that can `methods` has use for an option of `method`."""
+    return method in methods or (method == "generate" and "transcribe" in methods)
 
 
 def abilities(given: ModelSettings) -> list[str]:
@@ -121,6 +127,7 @@ def check_suited(server: Settings, models: Sequence[ServedModel]) -> None:
     for name, one in LOADING.items():
         method = said(one).suits
         value = server.options.get(one.name)
-        if method and value and models and not any(method in model.methods for model in models):
+        suited = not method or any(_suits(method, model.methods) for model in models)
+        if value and models and not suited:
             names = ", ".join(model.name for model in models)
             raise ValueError(f"{name} is {value}, but no model {_METHODS[method]}: {names}")
