@@ -22,7 +22,8 @@ MAY_INCLUDE = {
     "runtime/generation": {"session", "model", "ops", "core", "include"},
     "runtime/session": {"model", "ops", "core", "include"},
     "runtime/model": {"ops", "core", "include"},
-    # These prepare inputs on the host, by the vector kernels and threads of the CPU, and know no model.
+    # These prepare inputs on the host, by the vector kernels and threads of the CPU; they know no
+    # model.
     "runtime/audio": {"cpu", "core", "include"},
     "runtime/image": {"cpu", "core", "include"},
     "runtime/ops": {"core", "include"},
@@ -145,7 +146,8 @@ def _upwards(rooms: dict[str, str]) -> dict[str, str]:
 # may be a room of its own.
 # `packhorse` may import all of `packhorse_weights`, which knows nothing of it. The `__init__.py` of
 # both take from anywhere the names that users import.
-_MODELS = "top generation text text.generation text.tasks text.tokenization"  # what runs models
+# What runs models.
+_MODELS = "top generation image text text.generation text.tasks text.tokenization"
 MAY_IMPORT = {
     "packhorse": {
         "top": "_native generation",
@@ -158,8 +160,8 @@ MAY_IMPORT = {
         "text.generation": "top _native generation text text.tokenization text.tool_calls",
         "text.tool_calls": "text.generation",
         "evaluation": "top generation text text.tasks",
-        "image": "top _native text text.tasks",
         "audio": "top _native generation text",
+        "image": "top _native text text.tasks",
         **_upwards(
             {
                 "serve.errors": "",
@@ -172,8 +174,8 @@ MAY_IMPORT = {
                 "serve": "",
             }
         ),
-        "ray": "top text serve",
-        "cli": "top audio text text.tasks serve serve.settings ray evaluation",
+        "ray": "top text image serve",
+        "cli": "top audio text text.tasks image serve serve.settings ray evaluation",
     },
     "packhorse_weights": {
         "top": "adapters architectures formats hub quantization sentence_transformers tokenizers",

@@ -7,15 +7,15 @@
 
 namespace packhorse::audio {
 
-inline constexpr int kWindow = 400;              // samples of a sequence
-inline constexpr int kBins = kWindow / 2 + 1;    // frequencies from 0 to half the rate
-inline constexpr int kLanes = 4;                 // sequences at once
+inline constexpr int kWindow = 400;            // samples of a sequence
+inline constexpr int kBins = kWindow / 2 + 1;  // frequencies from 0 to half the rate
+inline constexpr int kLanes = 4;               // sequences at once
 
 /// One number of each sequence.
 using Lanes = std::array<double, kLanes>;
 
 struct FourierScratch {
-  std::array<Lanes, kWindow> first;   // real and imaginary parts of 200 complex numbers
+  std::array<Lanes, kWindow> first;  // real and imaginary parts of 200 complex numbers
   std::array<Lanes, kWindow> second;
 };
 

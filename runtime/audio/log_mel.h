@@ -26,10 +26,10 @@ struct LogMelArgs {
 /// Frames of so many samples: one for each whole hop.
 constexpr int64_t frames_of(int64_t samples) { return samples / kHop; }
 
-/// Writes (max(l, m - 8) + 4) / 4 of each frame and band. l = log10(max(1e-10, power)), where powers
-/// are those of 400 samples around the frame's place by Hann's window, weighted by triangles between
-/// 0 and 8000 Hz on Slaney's mel scale (Slaney 1998, Auditory Toolbox), each of area 1; and m is the
-/// largest l of all frames. Computed in float64 (Radford et al. 2022, arXiv 2212.04356).
+/// Writes (max(l, m - 8) + 4) / 4 of each frame and band. l = log10(max(1e-10, power)), where
+/// powers are those of 400 samples around the frame's place by Hann's window, weighted by triangles
+/// between 0 and 8000 Hz on Slaney's mel scale (Slaney 1998, Auditory Toolbox), each of area 1; and
+/// m is the largest l of all frames. Computed in float64 (Radford et al. 2022, arXiv 2212.04356).
 ///
 /// Frames are spread over `threads` threads of the pool that all share (0: one for each core).
 /// Throws InvalidArgument for too few samples, and for one that is not finite or beyond 2^31,

@@ -140,8 +140,8 @@ class EngineSession final : public GenerationSession {
   std::unique_ptr<Job> make(std::span<const int32_t> ids, const Sampling& sampling,
                             std::span<const int32_t> source,
                             std::shared_ptr<const SourceFeatures> features = nullptr) {
-    auto job = make_job(ids, sampling, parts_->runner->limits(), options_, source,
-                        std::move(features));
+    auto job =
+        make_job(ids, sampling, parts_->runner->limits(), options_, source, std::move(features));
     if (!sampling.adapter.empty()) job->adapter = parts_->adapters.lease(sampling.adapter);
     return job;
   }

@@ -162,7 +162,7 @@ class Sampling:
     timestamps          `TimestampRules`: the order of tokens of time in the output of a model of
                         speech; None: tokens of time are tokens as others
     filtered_logprobs   log-probabilities are those of the tokens that masks and settings leave, in
-                        a model with an encoder
+                        a model of speech
     mask                a `TokenMask` of this request alone; None: none
     stop_ids            tokens that end a sequence, beside those that end one by the model's files
     ignore_eos          the latter do not end a sequence

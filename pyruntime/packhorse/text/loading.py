@@ -39,7 +39,8 @@ def load_parts(
             f"{path} hears audio and takes no texts: load it by packhorse.audio.AudioModel"
         )
     generates = asked.generates(path, checkpoint.spec)
-    dtype = choose_dtype(asked.dtype, asked.device, checkpoint.stored_dtype, generates)
+    spec = checkpoint.spec
+    dtype = choose_dtype(asked.dtype, asked.device, checkpoint.stored_dtype, generates, spec)
     files, max_tokens = None, asked.max_tokens
     if generates:
         files = read_generation(path, settings=asked.generation_config)

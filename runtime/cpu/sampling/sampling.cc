@@ -227,9 +227,7 @@ class Row {
     return logits_[static_cast<size_t>(token)];
   }
 
-  bool raises() const {
-    return !filtered_ && (row_.flat || row_.boost_end > row_.bias_end);
-  }
+  bool raises() const { return !filtered_ && (row_.flat || row_.boost_end > row_.bias_end); }
 
   bool allowed(size_t token) const {
     if (row_.mask < 0 || filtered_) return true;
@@ -241,8 +239,9 @@ class Row {
   // Fills keys_; returns the first token with the largest.
   size_t fill_keys() {
     const int32_t* counts =
-        row_.counts < 0 || filtered_ ? nullptr
-                        : args_.counts.as<int32_t>() + row_.counts * args_.counts.row_stride;
+        row_.counts < 0 || filtered_
+            ? nullptr
+            : args_.counts.as<int32_t>() + row_.counts * args_.counts.row_stride;
     size_t best = 0;
     for (size_t token = 0; token < logits_.size(); ++token) {
       float logit =

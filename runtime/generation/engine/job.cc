@@ -79,8 +79,9 @@ void check_prompt(std::span<const int32_t> ids, const RunnerLimits& limits) {
 
 void check_source(std::span<const int32_t> ids, const RunnerLimits& limits) {
   if (limits.source_features > 0) {
-    throw InvalidArgument("there are no features of a source: this model's encoder reads frames of "
-                          "audio, no ids");
+    throw InvalidArgument(
+        "there are no features of a source: this model's encoder reads frames of "
+        "audio, no ids");
   }
   if (limits.max_source == 0) {
     if (ids.empty()) return;
@@ -103,8 +104,9 @@ void check_source(std::span<const int32_t> ids, const RunnerLimits& limits) {
 void check_features(const SourceFeatures& features, const RunnerLimits& limits) {
   const int64_t columns = limits.source_features;
   if (columns == 0) {
-    throw InvalidArgument("there are features of a source, expected none: this model's encoder "
-                          "reads no audio");
+    throw InvalidArgument(
+        "there are features of a source, expected none: this model's encoder "
+        "reads no audio");
   }
   const int64_t mels = columns / kAudioStride;
   const auto size = std::ssize(features.values);
@@ -121,9 +123,8 @@ void check_features(const SourceFeatures& features, const RunnerLimits& limits) 
   for (size_t i = 0; i < features.values.size(); ++i) {
     if (std::isfinite(features.values[i])) continue;
     const auto number = static_cast<int64_t>(i);
-    throw InvalidArgument(concat("frame ", number / mels, " of the source has ",
-                                 features.values[i], " at ", number % mels,
-                                 ", expected finite numbers"));
+    throw InvalidArgument(concat("frame ", number / mels, " of the source has ", features.values[i],
+                                 " at ", number % mels, ", expected finite numbers"));
   }
 }
 

@@ -133,8 +133,7 @@ void StepInputs::write_sources(const Step& step) {
     if (limits_.source_features > 0) {
       const auto stride = static_cast<int32_t>(kAudioStride);
       numbers(layout_.frame_cu_seqlens)[i] = stride * token;
-      numbers(layout_.frame_cu_seqlens)[i + 1] =
-          stride * (token + static_cast<int32_t>(length));
+      numbers(layout_.frame_cu_seqlens)[i + 1] = stride * (token + static_cast<int32_t>(length));
       std::ranges::copy(source.features, at<float>(host_, layout_.source_features) +
                                              token * limits_.source_features);
     }
@@ -180,13 +179,14 @@ PagedKvCache StepInputs::source_pages(const PagedKvCache& layer) const {
   return pages;
 }
 
-PagedKvCache StepInputs::attended_pages(const PagedKvCache& layer) const {
+PagedKvCache StepInputs::attended_pages(const PagedKvCache& layer, const BatchView& batch) const {
+  const bool exact = batch.counts == nullptr;
   PagedKvCache pages = layer;
   pages.table = device_ids(layout_.attended_table);
   pages.table_stride = layout_.source_stride;
   pages.kv_lens = device_ids(layout_.attended_lens);
-  pages.max_kv_len = max_attended_;
-  pages.num_single = num_single_;
+  pages.max_kv_len = exact ? max_attended_ : limits_.max_source;
+  pages.num_single = exact ? num_single_ : 0;
   return pages;
 }
 

@@ -138,8 +138,8 @@ bool BeamSearch::advance_patiently(std::span<const BeamOffer> beams) {
   for (const Candidate& candidate : candidates_) {
     if (next_.size() == wanted) break;
     if (std::isinf(candidate.beam.score) && !next_.empty()) break;  // no token may follow
-    const bool stops = std::ranges::find(settings_.stop_ids, candidate.beam.token.id) !=
-                       settings_.stop_ids.end();
+    const bool stops =
+        std::ranges::find(settings_.stop_ids, candidate.beam.token.id) != settings_.stop_ids.end();
     if (!stops) {
       next_.push_back(candidate.beam);
     } else if (finished_.size() < most) {

@@ -61,8 +61,8 @@ void check_rules(const Sampling& sampling, const RunnerLimits& limits) {
 }
 
 void check_speech(const Sampling& sampling, const RunnerLimits& limits) {
-  const std::string encoder = "false in a model without an encoder";
-  expect(!sampling.filtered_logprobs || limits.max_source > 0, "filtered_logprobs", true, encoder);
+  expect(!sampling.filtered_logprobs || limits.source_features > 0, "filtered_logprobs", true,
+         "false in a model whose encoder reads no audio");
   expect(std::isfinite(sampling.patience) && sampling.patience >= 0, "patience", sampling.patience,
          "a number above 0, or 0 for none");
   if (!sampling.timestamps) return;

@@ -48,7 +48,8 @@ TokenRules::TokenRules(const Sampling& sampling, std::span<const int32_t> stop_i
       max_new_(max_size - prompt_tokens),
       source_(source) {
   const auto is_long = [](const auto& ids) { return ids.size() > 1; };
-  read_tokens_ = sampling.timestamps.has_value() || sampling.no_repeat_ngram_size > 0 || sampling.encoder_no_repeat_ngram_size > 0 ||
+  read_tokens_ = sampling.timestamps.has_value() || sampling.no_repeat_ngram_size > 0 ||
+                 sampling.encoder_no_repeat_ngram_size > 0 ||
                  std::ranges::any_of(sampling.bad_words_ids, is_long) ||
                  std::ranges::any_of(sampling.sequence_bias, is_long, &SequenceBias::ids);
   any_ = read_tokens_ || !sampling.sequence_bias.empty() || !sampling.bad_words_ids.empty() ||
@@ -135,8 +136,8 @@ void TokenRules::order_timestamps(std::span<const int32_t> tokens, int64_t num_n
     return;
   }
   if (after_time) first = {0, rules.end_of_text};
-  const auto time = std::find_if(found.rbegin(), found.rend(),
-                                 [&](int32_t token) { return token >= begin; });
+  const auto time =
+      std::find_if(found.rbegin(), found.rend(), [&](int32_t token) { return token >= begin; });
   // A segment ends later than it begins, and the next may begin where one ends.
   if (time != found.rend()) second = {begin, *time + (after_time ? 0 : 1)};
 }

@@ -33,7 +33,8 @@ struct RuleEffects {
 
   bool restrict_tokens() const {
     return !forced.empty() || !banned.empty() || !suppressed.empty() ||
-           std::ranges::any_of(ruled_out, [](const Range& range) { return range.end > range.begin; });
+           std::ranges::any_of(ruled_out,
+                               [](const Range& range) { return range.end > range.begin; });
   }
 };
 

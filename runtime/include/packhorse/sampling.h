@@ -55,9 +55,9 @@ struct LengthDecay {
 /// and a segment lasts. The first token is one of them. Where they are more probable together than
 /// each other token, one of them is chosen.
 struct TimestampRules {
-  int32_t begin = 0;             // token of the time 0
-  int32_t no_timestamps = -1;    // never chosen; -1: there is none
-  int32_t end_of_text = 0;       // the first token that is no text
+  int32_t begin = 0;                   // token of the time 0
+  int32_t no_timestamps = -1;          // never chosen; -1: there is none
+  int32_t end_of_text = 0;             // the first token that is no text
   std::optional<int64_t> max_initial;  // steps of time up to which the first token may go
 };
 
@@ -99,8 +99,9 @@ struct Sampling {
   std::optional<LengthDecay> exponential_decay_length_penalty;
 
   std::optional<TimestampRules> timestamps;  // in a model whose encoder reads audio
-  /// Log-probabilities, also those by which beams are ranked, are those of the tokens that penalties,
-  /// masks and the settings above leave, before temperature. In a model with an encoder.
+  /// Log-probabilities, also those by which beams are ranked, are those of the tokens that
+  /// penalties, masks and the settings above leave, before temperature. In a model whose encoder
+  /// reads audio.
   bool filtered_logprobs = false;
 
   std::shared_ptr<TokenMask> mask;  // for this request alone; null: none

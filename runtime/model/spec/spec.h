@@ -97,9 +97,9 @@ struct PatchesSpec {
   bool operator==(const PatchesSpec&) const = default;
 };
 
-/// The stem of audio: two convolutions of width 3 over frames, each with an activation, of which the
-/// second takes every second frame; then a learned position is added to each row. So a row stands
-/// for kAudioStride frames.
+/// The stem of audio: two convolutions of width 3 over frames, each with an activation, of which
+/// the second takes every second frame; then a learned position is added to each row. So a row
+/// stands for kAudioStride frames.
 struct AudioSpec {
   int64_t features = 0;  // numbers of a frame, such as logarithms of mel filters
   Activation activation = Activation::kGelu;

@@ -20,8 +20,8 @@ LinearArgs convolution(const LinearWeight& weight, const TensorView& x, const Au
 AudioWeights build_audio(const StackSpec& stack, const std::string& name, LayerPacker& packer) {
   const int64_t hidden = stack.hidden_size;
   AudioWeights weights;
-  weights.first = packer.convolution(name + "convolution.0", hidden, stack.stem.audio.features,
-                                     kAudioWidth);
+  weights.first =
+      packer.convolution(name + "convolution.0", hidden, stack.stem.audio.features, kAudioWidth);
   weights.second = packer.convolution(name + "convolution.1", hidden, hidden, kAudioWidth);
   weights.positions = packer.table(name + "position", stack.stem.num_positions, hidden);
   return weights;
@@ -38,8 +38,7 @@ AudioBuffers take_audio_buffers(const AudioWeights& weights, int64_t features, D
   buffers.unfolded = arena.take_matrix("unfolded_audio", frames, weights.first.in_features, dtype);
   buffers.frames = arena.take_matrix("frames", frames, weights.first.out_features, dtype);
   buffers.joined = arena.take_matrix("joined_frames", frames, weights.second.in_features, dtype);
-  const LinearArgs first =
-      convolution(weights.first, buffers.unfolded, buffers, buffers.frames);
+  const LinearArgs first = convolution(weights.first, buffers.unfolded, buffers, buffers.frames);
   const LinearArgs second =
       convolution(weights.second, buffers.joined.first_rows(capacity.max_tokens), buffers,
                   buffers.frames.first_rows(capacity.max_tokens));

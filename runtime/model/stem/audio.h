@@ -1,6 +1,6 @@
 // The stem of audio makes the input of the first layer from frames: two convolutions, the second of
-// which takes every second frame, plus the positions of the rows that it gives (Radford et al. 2022,
-// arXiv 2212.04356).
+// which takes every second frame, plus the positions of the rows that it gives (Radford et al.
+// 2022, arXiv 2212.04356).
 #pragma once
 
 #include "core/arena.h"
@@ -32,7 +32,8 @@ AudioWeights build_audio(const StackSpec& stack, const std::string& name, LayerP
 AudioBuffers take_audio_buffers(const AudioWeights& weights, int64_t features, DType dtype,
                                 const Capacity& capacity, const Ops& ops, Arena& arena);
 
-/// hidden = norm(convolutions + positions), where there is a norm. Writes the first T rows. Frames are those of TokenBatch::features.
+/// hidden = norm(convolutions + positions), where there is a norm. Writes the first T rows. Frames
+/// are those of TokenBatch::features.
 void embed_audio(const AudioSpec& spec, const AudioWeights& weights, const NormWeight& norm,
                  const AudioBuffers& buffers, const TokenBatch& tokens, const TensorView& hidden,
                  Ops& ops);

@@ -12,9 +12,8 @@ from packhorse.serve.errors import ServeError
 from packhorse.serve.http.exchange import Exchange, Reply, json_reply
 from packhorse.serve.http.multipart import Form, read_form
 from packhorse.serve.http.streams import DONE, EventStream, event
-from packhorse.serve.models.hearing import Hearing
+from packhorse.serve.models.speech import Hearing
 
-SPEECH = "a model of speech"
 FORMATS = ("json", "text", "srt", "verbose_json", "vtt")
 _KNOWN = (
     "model",
@@ -153,7 +152,7 @@ async def _answer(exchange: Exchange, task: str) -> Reply | EventStream:
     streams = _flag(form, "stream")
     options = _options(form, task)
     service = exchange.service
-    model = service.registry.get(_one(form, "model"), "transcribe", SPEECH)
+    model = service.registry.speech(_one(form, "model"))
     exchange.model = model.name
     hearing = model.hear(form.files["file"], options, service.settings.generation_timeout_s)
     if streams:

@@ -1,42 +1,24 @@
-"""Speech on its way to text: a thread runs the audio, and the event loop waits for its news."""
+"""A model of speech that is served, and its audios: a thread runs each, and the event loop waits for
+its news."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
-from dataclasses import fields
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from packhorse_weights import find_model
-
 from packhorse.audio import AudioModel, Language, Progress, Segment, Transcription
-from packhorse.load_options import LoadOptions, ModelPath
 from packhorse.serve.errors import ServeError
+from packhorse.serve.models.served import Served
+from packhorse.serve.models.tokenizing import TokenizerPool
+from packhorse.serve.observability.metrics import Metrics
+from packhorse.serve.settings import ModelSettings, Settings
 from packhorse.text import TextModel
-from packhorse.text.tokenization.tokenizer import TextTokenizer
 
+_MOST_AUDIOS = 256  # that are transcribed at once; each has a thread, and the bytes of its file
+_LOOK_S = 0.02  # seconds between two looks at a model that is to be closed
 News = Segment | Language | Progress
-
-
-class SpeechModel(TextModel):
-    """A model of speech among those that a server has."""
-
-    def __init__(self, audio: AudioModel, tokenizer: TextTokenizer) -> None:
-        super().__init__(audio.session, tokenizer)
-        self.audio = audio
-
-    @classmethod
-    def load_speech(cls, path: ModelPath, device: str, **options: Any) -> SpeechModel:
-        """As `AudioModel.load`; options of models of text alone are left out."""
-        known = {one.name for one in fields(LoadOptions)}
-        asked = {name: value for name, value in options.items() if name in known}
-        audio = AudioModel.load(path, device, progress=options.get("progress"), **asked)
-        try:
-            return cls(audio, TextTokenizer.load(find_model(path, asked.get("revision"))))
-        except BaseException:
-            audio.close()
-            raise
 
 
 class Hearing:
@@ -64,8 +46,7 @@ class Hearing:
 
     def _run(self) -> None:
         try:
-            stream = self._model.stream(self._audio, **self._options)
-            for event in stream:
+            for event in self._model.stream(self._audio, **self._options):
                 if self._left.is_set():
                     return
                 self._put(event)
@@ -107,3 +88,54 @@ class Hearing:
     def leave(self) -> None:
         """Nobody waits for it any more: it ends with its window."""
         self._left.set()
+
+
+class ServedSpeech(Served):
+    """A model of speech under a name, loaded once for each device. Made by `load_model`."""
+
+    def __init__(
+        self,
+        settings: ModelSettings,
+        server: Settings,
+        replicas: Sequence[AudioModel],
+        pool: TokenizerPool,
+        metrics: Metrics,
+    ) -> None:
+        self._hearing: list[Hearing] = []
+        super().__init__(
+            settings,
+            server,
+            replicas,
+            pool,
+            metrics,
+            make_runner=None,
+            warm_up=lambda _model: (0, 0.0),
+            methods=["transcribe"],
+        )
+
+    @property
+    def text(self) -> TextModel:
+        """Raises ServeError: it takes no texts."""
+        raise ServeError("unsuited", f"model {self.name!r} hears audio and takes no texts")
+
+    def hear(self, audio: bytes, options: dict[str, Any], deadline_s: float) -> Hearing:
+        """Begins to transcribe an audio; `heard` ends that. Raises ServeError where there are too
+        many."""
+        if len(self._hearing) >= _MOST_AUDIOS:
+            raise ServeError("overloaded", "too many audios are being transcribed", retry_after=1)
+        model = self.replicas[len(self._hearing) % len(self.replicas)]
+        found = Hearing(model, audio, options, deadline_s)
+        self._hearing.append(found)
+        return found
+
+    def heard(self, hearing: Hearing) -> None:
+        """The audio is done, or nobody waits for it any more."""
+        hearing.leave()
+        self._hearing.remove(hearing)
+
+    async def close(self) -> None:
+        """Waits for the audios that run, and frees the model."""
+        self.queue.close()
+        while self._hearing:
+            await asyncio.sleep(_LOOK_S)
+        await asyncio.to_thread(self._free)
