@@ -1,5 +1,5 @@
-"""A model of speech that is served, and its audios: a thread runs each, and the event loop waits for
-its news."""
+"""A model of speech that is served, and its audios: a thread runs each, and the event loop waits
+for its news."""
 
 from __future__ import annotations
 
