@@ -118,6 +118,15 @@ def test_refused(client: Client, fields: dict[str, str], file: bytes | None, mes
     assert message in answer.json["error"]["message"]
 
 
+def test_lists_of_models(client: Client) -> None:
+    """Pages about all models have models of speech, too."""
+    names = {one["id"] for one in client.get("/v1/models").json["data"]}
+    assert names == {"labels", "whisper"}
+    assert client.get("/models/whisper").json["methods"] == ["transcribe"]
+    for path in ("/models", "/v1/models/whisper", "/info?model=whisper", "/metrics", "/health"):
+        assert client.get(path).status == 200, path
+
+
 def test_broken_forms(client: Client) -> None:
     body, headers = form({}, audio())
     for broken, kind, message in (

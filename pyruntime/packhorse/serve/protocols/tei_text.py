@@ -10,6 +10,7 @@ from packhorse.heads import classifier_of
 from packhorse.serve.http.checks import Fields, are_ids, check_count
 from packhorse.serve.http.exchange import Exchange, Reply, json_reply, parts_reply
 from packhorse.serve.http.json_parts import to_json
+from packhorse.serve.models.images import ServedImages
 from packhorse.serve.models.model import ServedModel
 from packhorse.serve.models.registry import AnyServed
 from packhorse.serve.openapi.effectless import OF_TEXTS
@@ -104,8 +105,10 @@ async def decode(exchange: Exchange) -> Reply:
 
 
 def longest_input(model: AnyServed) -> int:
-    """Tokens of the longest text or, where no texts are taken, patches of the largest image."""
-    takes_texts = isinstance(model, ServedModel) or model.texts is not None
+    """Tokens of the longest text or, where no texts are taken, patches of the largest image, or
+    positions of the decoder of a model of speech."""
+    has_texts = isinstance(model, ServedImages) and model.texts is not None
+    takes_texts = has_texts or isinstance(model, ServedModel)
     return model.text.max_length if takes_texts else int(model.session.max_seqlen)
 
 
@@ -117,7 +120,7 @@ def _type_of(model: AnyServed) -> dict[str, Any]:
         return {"reranker": classifier}
     if classifier_of(config):
         return {"classifier": classifier}
-    if model.generates:
+    if model.generates or "transcribe" in model.methods:
         return {"generation": {"max_context": model.session.max_seqlen}}
     if "embed_sparse" in model.methods and "embed" not in model.methods:
         return {"embedding": {"pooling": "splade"}}
