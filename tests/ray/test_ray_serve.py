@@ -66,7 +66,7 @@ def deploy(ask: Ask, application: serve.Application) -> None:
     def routes() -> Any:
         try:
             return ask("/-/routes")
-        except urllib.error.HTTPError:  # of a proxy without replicas
+        except urllib.error.HTTPError:  # the proxy has no replica
             return None
 
     wait_for(routes)
