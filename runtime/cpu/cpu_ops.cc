@@ -39,7 +39,7 @@ class CpuOps final : public Ops {
     return cpu::feed_forward_workspace(args, pool_.threads());
   }
   size_t attention_workspace(const AttentionArgs& args) const override {
-    return cpu::attention_workspace(args.queries.num_sequences, args.head_dim, pool_.threads());
+    return cpu::attention_workspace(args, pool_.threads());
   }
   size_t paged_attention_workspace(const AttentionArgs& args) const override {
     return cpu::paged_attention_workspace(args, pool_.threads());

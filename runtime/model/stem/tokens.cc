@@ -41,6 +41,13 @@ StemWeights build_stem(const Spec& spec, const StackSpec& stack, const StemWeigh
   } else {
     weights.word_table = packer.table(words, stem.vocab_size, width, stem.embedding_scale);
   }
+  if (stem.rows.features > 0) {
+    weights.rows = PatchWeights{
+        .projection = packer.dense(name + "rows", width, stem.rows.features, stem.rows.bias),
+        .prefix = {},
+        .positions = {}};
+    weights.features = stem.rows.features;
+  }
   if (stem.position_kind == PositionKind::kLearned) {
     weights.position_table =
         packer.table(name + "position", stem.num_positions,
@@ -60,9 +67,10 @@ StemWeights build_stem(const Spec& spec, const StackSpec& stack, const StemWeigh
 StemBuffers take_stem_buffers(const StemWeights& weights, const Capacity& capacity, const Ops& ops,
                               Arena& arena) {
   StemBuffers buffers;
-  if (weights.patches) {
+  if (weights.patches || weights.rows) {
     buffers.patches =
-        take_patch_buffers(*weights.patches, weights.features, weights.dtype, capacity, ops, arena);
+        take_patch_buffers(weights.patches ? *weights.patches : *weights.rows, weights.features,
+                           weights.dtype, capacity, ops, arena);
   }
   if (!weights.projection) return buffers;
   buffers.embedded =
@@ -87,6 +95,10 @@ void embed(const StemSpec& spec, const StemWeights& weights, const StemBuffers& 
   args.word = weights.word_table;
   if (weights.packed_words) args.packed_word = *weights.packed_words;
   args.word_scale = spec.embedding_scale;
+  if (tokens.row_numbers != nullptr) {
+    args.rows = project_patches(*weights.rows, buffers.patches, tokens.features, ops);
+    args.row_numbers = tokens.row_numbers;
+  }
   if (!spec.positions_after_projection) args.position = weights.position_table;
   args.type = weights.type_table;
   args.position_offset = spec.position_offset;
