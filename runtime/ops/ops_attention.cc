@@ -147,9 +147,9 @@ void Ops::attention(const AttentionArgs& args) {
       (term.table == nullptr || term.grid_rows < 1 || term.grid_columns < 1 || !embeds_patches() ||
        (term.grids == nullptr && args.q.rows() > 0) || args.mask.causal ||
        args.mask.window_left >= 0 || args.mask.window_right >= 0)) {
-    fail(op, concat("a term of grids needs a table (found ", term.grid_rows, " x ",
-                    term.grid_columns,
-                    " cells), the grids of the batch, no mask, and a device that has it"));
+    fail(op,
+         concat("a term of grids needs a table (found ", term.grid_rows, " x ", term.grid_columns,
+                " cells), the grids of the batch, no mask, and a device that has it"));
   }
   if (args.term.kind == ScoreTermKind::kDisentangled) {
     for (auto [name, table] : {std::pair{"position_keys", &args.term.position_keys},

@@ -99,7 +99,8 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
     const auto turn = take_turn();
     const auto lease = slots_.lease(shared_from_this());
     wait_for(stream);
-    return keep_outputs(encode_batch(staging_.upload(tokens, buffers_.features)), wanted, lease, stream, 0);
+    return keep_outputs(encode_batch(staging_.upload(tokens, buffers_.features)), wanted, lease,
+                        stream, 0);
   }
 
   DeviceOutputs run_on_device(const DeviceTokens& tokens, const DeviceOutputSet& wanted,

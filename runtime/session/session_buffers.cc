@@ -22,8 +22,7 @@ SessionBuffers take_session_buffers(const Spec& spec, const ModelWeights& weight
       arena.take_array<int32_t>("inputs", static_cast<size_t>(InputLayout(capacity).size));
   const StemSpec& stem = spec.stack().stem;
   if (const int64_t columns = std::max(stem.patches.features, stem.rows.features); columns > 0) {
-    buffers.features =
-        arena.take_matrix("features", capacity.max_tokens, columns, DType::kFloat32);
+    buffers.features = arena.take_matrix("features", capacity.max_tokens, columns, DType::kFloat32);
   }
   buffers.model = take_model_buffers(spec, weights, capacity, *backend.ops, arena);
   return buffers;

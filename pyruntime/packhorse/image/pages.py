@@ -115,7 +115,8 @@ class PageModel:
         [tokens, size], of length 1 each. `packhorse.image.decode` says what an image may be.
         Raises ValueError as that does, and for an image of more tokens than a batch of
         `texts` holds."""
-        sources = list(images) if isinstance(images, list | tuple) else [images]
+        sources: list[ImageSource]
+        sources = list(images) if isinstance(images, list | tuple) else [images]  # type: ignore[list-item]
         found = []
         for number, source in enumerate(sources):
             try:
@@ -158,7 +159,7 @@ class PageModel:
         return self.texts.embed_tokens([self._prompts.of_query(one) for one in queries])
 
     def score(self, queries: Sequence[FloatArray], pages: Sequence[FloatArray]) -> FloatArray:
-        """How well each page answers each question: float32 [queries, pages], of the vectors of
+        """Scores of each page for each question: float32 [queries, pages], of the vectors of
         both (`packhorse.late_interaction`)."""
         made = [[late_interaction(query, page) for page in pages] for query in queries]
         return np.array(made, np.float32).reshape(len(queries), len(pages))

@@ -1,4 +1,4 @@
-"""What models of pages read beside an image: the tokens among which its rows stand."""
+"""Prompts that models of pages read beside an image: the tokens among which its rows stand."""
 
 from __future__ import annotations
 

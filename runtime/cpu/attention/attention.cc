@@ -77,7 +77,7 @@ struct Between {
 
   int64_t low;
   int64_t high;
-  float weight;  // of `high`
+  float weight;  // belongs to `high`
 };
 
 // Writes a head's column of a term of grids, resized to a grid, in units of log2(e).

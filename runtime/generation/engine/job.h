@@ -79,8 +79,8 @@ struct Job {
   std::shared_ptr<const AdapterNames::Lease> adapter;  // null: none
   uint64_t salt = 0;                                   // PagePool::root
 
-  /// Tokens of the prompt that stand for images or the like, and what stands for each of these where
-  /// pages are compared.
+  /// Tokens of the prompt that stand for images or the like, and what stands for each of these
+  /// where pages are compared.
   std::vector<PromptContent> contents;
   std::vector<NumberedContent> content_numbers;
 

@@ -30,8 +30,7 @@ void check_contents(std::span<const PromptContent> contents, int64_t prompt_toke
   int64_t end = 0;
   for (size_t i = 0; i < contents.size(); ++i) {
     const PromptContent& content = contents[i];
-    if (content.first < end || content.count < 1 ||
-        content.count > prompt_tokens - content.first) {
+    if (content.first < end || content.count < 1 || content.count > prompt_tokens - content.first) {
       throw InvalidArgument(concat("contents[", i, "] is ", content.count, " tokens from ",
                                    content.first, " on, expected some between ", end, " and ",
                                    prompt_tokens));

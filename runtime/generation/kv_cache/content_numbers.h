@@ -1,5 +1,5 @@
-// What stands for rows that are no tokens, such as those of an image, where pages of the cache are
-// compared. Placeholders of all images have one id, but their keys and values differ.
+// Numbers that stand for rows that are no tokens, such as those of an image, where pages of the
+// cache are compared. Placeholders of all images have one id, but their keys and values differ.
 #pragma once
 
 #include <array>
@@ -56,7 +56,8 @@ struct NumberedContent {
   int32_t number;
 };
 
-/// Writes `numbers` over those of `ids` that they stand for. `first`: place of ids[0] in the prompt.
+/// Writes `numbers` over those of `ids` that they stand for. `first`: place of ids[0] in the
+/// prompt.
 void put_numbers(std::span<const NumberedContent> numbers, int64_t first, std::span<int32_t> ids);
 
 }  // namespace packhorse

@@ -222,8 +222,8 @@ void SequencePages::publish(Sequence& sequence) {
     const auto number = static_cast<size_t>(sequence.published);
     const PagePool::Block before =
         number == 0 ? root_of(*sequence.job) : pool_.block(sequence.pages[number - 1]);
-    sequence.pages[number] = pool_.publish(sequence.pages[number], before,
-                                           BlockIds(sequence, sequence.published).ids());
+    sequence.pages[number] =
+        pool_.publish(sequence.pages[number], before, BlockIds(sequence, sequence.published).ids());
   }
 }
 

@@ -116,11 +116,10 @@ RopeSpec parse_rope(Fields& fields, int64_t head_dim) {
 
 ScoreTermSpec parse_score_term(Fields fields, const AttentionSpec& attention) {
   ScoreTermSpec term;
-  term.kind =
-      fields.choice<ScoreTermKind>("kind", {{"alibi", ScoreTermKind::kAlibi},
-                                            {"bucketed", ScoreTermKind::kBucketed},
-                                            {"disentangled", ScoreTermKind::kDisentangled},
-                                            {"grid", ScoreTermKind::kGrid}});
+  term.kind = fields.choice<ScoreTermKind>("kind", {{"alibi", ScoreTermKind::kAlibi},
+                                                    {"bucketed", ScoreTermKind::kBucketed},
+                                                    {"disentangled", ScoreTermKind::kDisentangled},
+                                                    {"grid", ScoreTermKind::kGrid}});
   if (term.kind == ScoreTermKind::kGrid) {
     term.grid_rows = fields.integer("rows", 1, kMaxGrid);
     term.grid_columns = fields.integer("columns", 1, kMaxGrid);

@@ -75,7 +75,7 @@ struct VectorsSpec {
 struct EmbeddingSpec {
   bool probe = false;                               // in place of poolings: HeadsSpec::probe
   std::vector<Pooling> poolings = {Pooling::kCls};  // their results are concatenated
-  bool norm = false;                                // of the model's kind, after pooling
+  bool norm = false;                                // after pooling, of the model's kind
   std::vector<DenseSpec> dense;                     // layers after pooling
   bool normalize = false;
 };

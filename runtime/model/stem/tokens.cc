@@ -68,9 +68,8 @@ StemBuffers take_stem_buffers(const StemWeights& weights, const Capacity& capaci
                               Arena& arena) {
   StemBuffers buffers;
   if (weights.patches || weights.rows) {
-    buffers.patches =
-        take_patch_buffers(weights.patches ? *weights.patches : *weights.rows, weights.features,
-                           weights.dtype, capacity, ops, arena);
+    buffers.patches = take_patch_buffers(weights.patches ? *weights.patches : *weights.rows,
+                                         weights.features, weights.dtype, capacity, ops, arena);
   }
   if (!weights.projection) return buffers;
   buffers.embedded =

@@ -15,7 +15,7 @@ namespace packhorse {
 
 struct StemWeights {
   std::optional<PatchWeights> patches;  // in place of all tables, where the stem takes patches
-  std::optional<PatchWeights> rows;     // of RowsSpec, which has neither prefix nor positions
+  std::optional<PatchWeights> rows;     // see RowsSpec; without prefix and positions
   int64_t features = 0;                 // elements of a patch or a given row
   TensorView word_table;
   std::optional<LinearWeight> packed_words;  // in place of word_table: a table in groups
@@ -33,8 +33,8 @@ struct StemWeights {
 
 /// The buffers of the stem, which are empty if it has no projection.
 struct StemBuffers {
-  PatchBuffers patches;  // of patches, or of given rows
-  TensorView embedded;  // [T, embedding_size]
+  PatchBuffers patches;  // for patches, or for given rows
+  TensorView embedded;   // [T, embedding_size]
   void* workspace = nullptr;
 };
 

@@ -91,8 +91,8 @@ struct ScoreTerm : BucketBias {
       nullptr;  // [2 slot_limit + 1] from distance -slot_limit on; never decreasing
   int32_t slot_limit = 0;
   /// kGrid (BEiT, Bao et al., arXiv 2106.08254): the tokens of a sequence are one without a place,
-  /// and the cells of its grid, row by row. Adds the table's number of the step (rows, columns) from
-  /// the key's cell to the query's. The steps of a grid of another size are those of the table
+  /// and the cells of its grid, row by row. Adds the table's number of the step (rows, columns)
+  /// from the key's cell to the query's. The steps of a grid of another size are those of the table
   /// resized linearly.
   int32_t grid_rows = 0;  // the table's
   int32_t grid_columns = 0;
