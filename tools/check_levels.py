@@ -144,7 +144,8 @@ def _upwards(rooms: dict[str, str]) -> dict[str, str]:
 # may be a room of its own.
 # `packhorse` may import all of `packhorse_weights`, which knows nothing of it. The `__init__.py` of
 # both take from anywhere the names that users import.
-_MODELS = "top generation text text.generation text.tasks text.tokenization"  # what runs models
+# What runs models.
+_MODELS = "top generation image text text.generation text.tasks text.tokenization"
 MAY_IMPORT = {
     "packhorse": {
         "top": "_native generation",
@@ -170,8 +171,8 @@ MAY_IMPORT = {
                 "serve": "",
             }
         ),
-        "ray": "top text serve",
-        "cli": "top text text.tasks serve serve.settings ray evaluation",
+        "ray": "top text image serve",
+        "cli": "top text text.tasks image serve serve.settings ray evaluation",
     },
     "packhorse_weights": {
         "top": "adapters architectures formats hub quantization sentence_transformers tokenizers",

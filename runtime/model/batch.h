@@ -32,8 +32,9 @@ struct TokenBatch {
   const int32_t* prediction_rows = nullptr;  // [num_predictions]
   int64_t num_predictions = 0;
   /// Patches of all images, in a batch of images, which has no ids. They are fewer rows than
-  /// num_tokens where a model puts others before them. In a batch of tokens the rows that are given
-  /// beside ids, of which token t takes row_numbers[t], unless that is below 0.
+  /// num_tokens where a model puts others before them. Where the batch's numbers are bounds, so is
+  /// their number. In a batch of tokens the rows that are given beside ids, of which token t takes
+  /// row_numbers[t], unless that is below 0.
   TensorView features = {};              // [P, elements of a patch]
   const int32_t* row_numbers = nullptr;  // [T], or null: all tokens take rows of tables
   const int32_t* grids = nullptr;        // [B, 2] rows and columns of patches

@@ -59,7 +59,7 @@ void Ops::rotation(const RotationArgs& args) {
   if (args.dims <= 0 || args.dims % 2 != 0 || args.frequencies == nullptr) {
     fail(op, concat("dims is ", args.dims, ", expected two for each frequency"));
   }
-  if (args.grids != nullptr && (args.dims % 4 != 0 || args.prefix < 0 || !embeds_patches())) {
+  if (args.grids != nullptr && (args.dims % 4 != 0 || args.prefix < 0 || !knows_grids())) {
     fail(op, concat("dims is ", args.dims, " over a grid behind ", args.prefix,
                     " rows, expected a multiple of 4 and a device that has it"));
   }
@@ -144,7 +144,7 @@ void Ops::attention(const AttentionArgs& args) {
     fail(op, concat("max_distance is ", term.max_distance, ", expected at most ", kMostDistance));
   }
   if (term.kind == ScoreTermKind::kGrid &&
-      (term.table == nullptr || term.grid_rows < 1 || term.grid_columns < 1 || !embeds_patches() ||
+      (term.table == nullptr || term.grid_rows < 1 || term.grid_columns < 1 || !knows_grids() ||
        (term.grids == nullptr && args.q.rows() > 0) || args.mask.causal ||
        args.mask.window_left >= 0 || args.mask.window_right >= 0)) {
     fail(op,

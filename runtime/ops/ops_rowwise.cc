@@ -39,7 +39,7 @@ void Ops::embed(const EmbedArgs& args) {
   if (args.rows) {
     check_matrix(op, "rows", args.rows, args.rows.rows(), hidden_size);
     check_dtype_is(op, "rows", args.rows, args.out.dtype);
-    if (!embeds_patches()) fail(op, "rows were given, which this device does not take");
+    if (!knows_grids()) fail(op, "rows were given, which this device does not take");
   }
   if (static_cast<bool>(args.rows) != (args.row_numbers != nullptr)) {
     fail(op, "rows and row_numbers go together");
@@ -111,8 +111,9 @@ void Ops::cast(const CastArgs& args) {
   const char* op = "cast";
   check_compute_dtype(op, "x", args.x);
   check_compute_dtype(op, "out", args.out);
+  if (args.padding < 0) fail(op, concat("padding is ", args.padding, ", expected 0 or more"));
   check_matrix(op, "out", args.out, args.rows == nullptr ? args.x.rows() : args.out.rows(),
-               args.x.columns());
+               args.x.columns() + args.padding);
   if (args.normalize && (args.scale != 1 || args.soft_cap != 0)) {
     fail(op, "rows that are normalised have neither scale nor soft_cap");
   }

@@ -36,7 +36,7 @@ with instrumented:
     from packhorse.image.prompts import TilePrompts
     from packhorse.image.tiles import TileSettings
     from packhorse_weights import CheckpointError, inspect_checkpoint
-    from packhorse_weights.formats.ctranslate2_model import open_ctranslate2
+    from packhorse_weights.formats.ctranslate2_folder import open_ctranslate2
     from packhorse_weights.formats.gguf.model import open_generation, open_gguf, open_tokenizer
     from packhorse_weights.formats.safetensors import read_safetensors
     from packhorse_weights.formats.torch.file import read_torch

@@ -20,6 +20,7 @@ from packhorse.serve.protocols import (
     cohere_embed,
     health,
     hub_tasks,
+    image_tasks,
     openai_embeddings,
     openai_generation,
     page,
@@ -59,6 +60,13 @@ LINES = (
         names=field_names.ANSWERS,
     ),
     Route("POST", "/fill-mask", hub_tasks.fill_mask, tei_style, names=field_names.TEI),
+    Route("POST", "/image-classification", image_tasks.image_classification, tei_style),
+    Route(
+        "POST",
+        "/zero-shot-image-classification",
+        image_tasks.zero_shot_image_classification,
+        tei_style,
+    ),
     Route("POST", "/translate", text_to_text.translate, tei_style, names=field_names.TO_TEXT),
     Route("POST", "/summarize", text_to_text.summarize, tei_style, names=field_names.TO_TEXT),
     Route(

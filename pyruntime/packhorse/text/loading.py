@@ -35,7 +35,8 @@ def load_parts(
     if stem_of(checkpoint.spec).get("kind") == "patches":
         raise ValueError(f"{path} takes images and no texts: load it by packhorse.image.ImageModel")
     generates = asked.generates(path, checkpoint.spec)
-    dtype = choose_dtype(asked.dtype, asked.device, checkpoint.stored_dtype, generates)
+    spec = checkpoint.spec
+    dtype = choose_dtype(asked.dtype, asked.device, checkpoint.stored_dtype, generates, spec)
     files, max_tokens = None, asked.max_tokens
     if generates:
         files = read_generation(path, settings=asked.generation_config)

@@ -283,7 +283,7 @@ class ModelRunner final : public StepRunner {
     attended_.clear();
     if (model_.weights->source) {
       for (const PagedKvCache& layer : cache_.layers()) {
-        attended_.push_back(inputs_.attended_pages(layer));
+        attended_.push_back(inputs_.attended_pages(layer, tokens.batch));
       }
     }
     PagedKeys source(attended_);

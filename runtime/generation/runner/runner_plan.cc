@@ -36,10 +36,6 @@ SessionOptions session_options(const GenerationOptions& options) {
 
 // Refuses by name what a model with an encoder cannot have.
 void check_source(const StackSpec& source, const GenerationOptions& options) {
-  if (options.device.type == DeviceType::kCuda) {
-    throw RuntimeError(
-        "models with an encoder and a decoder do not run on CUDA yet, expected device cpu");
-  }
   if (options.max_adapters > 0) {
     throw InvalidArgument(concat("max_adapters is ", options.max_adapters,
                                  ": a model with an encoder and a decoder takes no adapters"));

@@ -162,13 +162,14 @@ PagedKvCache StepInputs::source_pages(const PagedKvCache& layer) const {
   return pages;
 }
 
-PagedKvCache StepInputs::attended_pages(const PagedKvCache& layer) const {
+PagedKvCache StepInputs::attended_pages(const PagedKvCache& layer, const BatchView& batch) const {
+  const bool exact = batch.counts == nullptr;
   PagedKvCache pages = layer;
   pages.table = device_ids(layout_.attended_table);
   pages.table_stride = layout_.source_stride;
   pages.kv_lens = device_ids(layout_.attended_lens);
-  pages.max_kv_len = max_attended_;
-  pages.num_single = num_single_;
+  pages.max_kv_len = exact ? max_attended_ : limits_.max_source;
+  pages.num_single = exact ? num_single_ : 0;
   return pages;
 }
 

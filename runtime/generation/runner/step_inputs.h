@@ -89,8 +89,9 @@ class StepInputs {
   /// The sources of the step that was uploaded, and the pages of `layer` that they go to.
   TokenBatch sources() const;
   PagedKvCache source_pages(const PagedKvCache& layer) const;
-  /// The pages of `layer` that hold the source of each sequence of the step.
-  PagedKvCache attended_pages(const PagedKvCache& layer) const;
+  /// The pages of `layer` that hold the source of each sequence of the step; where `batch` has
+  /// bounds instead of exact numbers, those of any step.
+  PagedKvCache attended_pages(const PagedKvCache& layer, const BatchView& batch) const;
   /// The latents of `layer` with the table and the lengths that `pages` takes.
   LatentPages latents(const LatentPages& layer) const;
   /// The slots of the tokens' adapters: [max_tokens], -1 for none.

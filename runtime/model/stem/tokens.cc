@@ -95,7 +95,7 @@ void embed(const StemSpec& spec, const StemWeights& weights, const StemBuffers& 
   if (weights.packed_words) args.packed_word = *weights.packed_words;
   args.word_scale = spec.embedding_scale;
   if (tokens.row_numbers != nullptr) {
-    args.rows = project_patches(*weights.rows, buffers.patches, tokens.features, ops);
+    args.rows = project_patches(*weights.rows, buffers.patches, tokens.features, nullptr, ops);
     args.row_numbers = tokens.row_numbers;
   }
   if (!spec.positions_after_projection) args.position = weights.position_table;

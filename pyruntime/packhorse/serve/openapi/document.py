@@ -68,6 +68,22 @@ OPERATIONS = (
         "QuestionAnsweringRequest",
     ),
     Operation("post", "/fill-mask", _HUB, "Words for masks", "FillMaskResponse", "FillMaskRequest"),
+    Operation(
+        "post",
+        "/image-classification",
+        _HUB,
+        "Labels of images",
+        "ImageClassificationResponse",
+        "ImageClassificationRequest",
+    ),
+    Operation(
+        "post",
+        "/zero-shot-image-classification",
+        _HUB,
+        "Labels of images by labels of the request",
+        "ImageClassificationResponse",
+        "ZeroShotImageRequest",
+    ),
     Operation("post", "/translate", _HUB, "Translations", "TranslateResponse", "TranslateRequest"),
     Operation("post", "/summarize", _HUB, "Summaries", "SummarizeResponse", "SummarizeRequest"),
     Operation(
@@ -235,7 +251,7 @@ def document() -> dict[str, Any]:
         "info": {
             "title": "Packhorse",
             "version": packhorse.__version__,
-            "summary": "Text models by the protocols of TEI, OpenAI and Cohere",
+            "summary": "Models of texts and images by the protocols of TEI, OpenAI and Cohere",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "paths": paths,
