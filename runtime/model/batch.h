@@ -39,6 +39,9 @@ struct TokenBatch {
   const int32_t* row_numbers = nullptr;  // [T], or null: all tokens take rows of tables
   const int32_t* grids = nullptr;        // [B, 2] rows and columns of patches
   int64_t prefix = 0;                    // rows before the patches of each image that has any
+  /// Frames of audio lie in `features`, too: kAudioStride times num_tokens rows. Sequence b has
+  /// frames frame_cu_seqlens[b] to frame_cu_seqlens[b + 1] - 1.
+  const int32_t* frame_cu_seqlens = nullptr;  // [B + 1]
 };
 
 }  // namespace packhorse

@@ -31,6 +31,7 @@ void parse_rows(Fields fields, StemSpec& stem);
 /// `fields` has 'positions', `top` has 'max_seqlen'.
 void parse_positions(Fields& fields, Fields& top, StemSpec& stem, int64_t& max_seqlen);
 /// A stem of patches, and the longest sequence, which is a field of `top`.
+void parse_audio(Fields& fields, Fields& top, StackSpec& stack);
 void parse_patches(Fields& fields, Fields& top, StackSpec& stack);
 /// Kind, placement, eps, bias and gamma_offset, and whether a norm is the last.
 void parse_norm(Fields& fields, StackSpec& stack);
