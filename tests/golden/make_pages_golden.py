@@ -140,7 +140,41 @@ def make(name: str) -> None:
     print(name)
 
 
+@torch.no_grad()
+def make_colpali() -> None:
+    """The model alone, without a tokenizer: golden.npz has `pixels`, `ids` and `vectors`."""
+    torch.manual_seed(0)
+    text = {**SIZES_OF, "model_type": "gemma", "num_key_value_heads": 1, "head_dim": 16}
+    inner = {
+        "model_type": "paligemma",
+        "text_config": {**text, "vocab_size": 64},
+        "vision_config": {**SEEN, "vision_use_head": False, "projection_dim": 32},
+        "image_token_index": 7,
+        "projection_dim": 32,
+    }
+    config = transformers.ColPaliConfig(vlm_config=inner, embedding_dim=16)
+    model = transformers.ColPaliForRetrieval(config).eval()
+    model.set_attn_implementation("eager")
+    for parameter in model.parameters():
+        parameter.data.copy_(torch.randn(parameter.shape) * 0.2)
+    folder = ROOM / "colpali"
+    folder.mkdir(parents=True, exist_ok=True)
+    model.save_pretrained(folder)
+    fields = json.loads((folder / "config.json").read_text())
+    fields.pop("transformers_version", None)
+    (folder / "config.json").write_text(json.dumps(fields, indent=1) + "\n")
+    pixels, ids = torch.randn(1, 3, 28, 28), torch.tensor([[7] * 16 + [2, 9, 10, 11, 12, 13]])
+    zeros = torch.zeros_like(ids)
+    inputs = {"input_ids": ids, "attention_mask": zeros + 1, "token_type_ids": zeros}
+    found = model(pixel_values=pixels, **inputs).embeddings[0]
+    arrays = {"pixels": pixels[0].numpy(), "ids": ids[0].numpy(), "vectors": found.numpy()}
+    np.savez_compressed(folder / "golden.npz", **arrays)
+    print("colpali")
+
+
 if __name__ == "__main__":
     for one in MODELS:
         if len(sys.argv) == 1 or one in sys.argv[1:]:
             make(one)
+    if len(sys.argv) == 1 or "colpali" in sys.argv[1:]:
+        make_colpali()

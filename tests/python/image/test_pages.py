@@ -12,6 +12,7 @@ import packhorse
 import pytest
 from image_cases import SIZES, image
 from packhorse import Session
+from packhorse.patches import patches_of
 from packhorse_weights import convert, inspect_checkpoint
 
 pytestmark = pytest.mark.skipif(
@@ -107,6 +108,19 @@ def test_rows_take_the_place_of_tokens() -> None:
     assert (run([ids[1]], rows) == alone).all()
     with pytest.raises(ValueError, match="this model takes token ids alone"):
         Session.load(GOLDEN.parent / "bert-gelu").run([[1]], features=rows[:1])
+
+
+def test_sessions_of_colpali() -> None:
+    folder = GOLDEN / "colpali"
+    with np.load(folder / "golden.npz") as arrays:
+        expected = dict(arrays)
+    batch = patches_of(expected["pixels"], 7)
+    rows = Session.load(folder, tower="vision").run(batch, "hidden").hidden
+    texts = Session.load(folder, tower="text")
+    found = texts.run([expected["ids"]], "vectors", features=rows).vectors
+    assert np.abs(found - expected["vectors"]).max() <= MAX_ABS_ERROR
+    with pytest.raises(ValueError, match="no settings of an image processor"):
+        PageModel.load(folder)
 
 
 def test_shuffled_rows() -> None:
