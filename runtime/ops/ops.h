@@ -43,6 +43,8 @@ class PACKHORSE_API Ops {
   /// True where `embed` decodes rows as it reads: of weights in groups, and of 16-bit floats into
   /// float32 (EmbedArgs::word).
   virtual bool embeds_stored_rows() const { return false; }
+  /// True where rotations and score terms may be those of grids, and `embed` takes given rows.
+  virtual bool knows_grids() const { return false; }
   /// Head sizes are zero-padded to a multiple of this when weights are loaded.
   virtual int64_t head_dim_multiple() const = 0;
   /// True where the two columns that a rotation combines lie side by side in the heads of queries

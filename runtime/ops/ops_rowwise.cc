@@ -36,6 +36,14 @@ void Ops::embed(const EmbedArgs& args) {
     fail(op, concat("skipped_id is ", args.skipped_id, " with position_offset ",
                     args.position_offset, ", expected ids and an offset of at least 1"));
   }
+  if (args.rows) {
+    check_matrix(op, "rows", args.rows, args.rows.rows(), hidden_size);
+    check_dtype_is(op, "rows", args.rows, args.out.dtype);
+    if (!knows_grids()) fail(op, "rows were given, which this device does not take");
+  }
+  if (static_cast<bool>(args.rows) != (args.row_numbers != nullptr)) {
+    fail(op, "rows and row_numbers go together");
+  }
   if (tokens == 0) return;
   if (args.ids == nullptr && args.word.rows() != tokens) {
     fail(op, concat("ids are missing for ", tokens, " tokens, and word has ", args.word.rows(),

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from golden_images import (
-    FOLDERS,
+    ON_GPU,
     OUTPUTS,
     VISION,
     batch_of,
@@ -30,7 +30,7 @@ MIN_COSINE = {"float16": 0.9999, "bfloat16": 0.999}
 MIN_COSINE_8_BITS = {"int8": 0.99, "float8": 0.98}
 
 
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)
+@pytest.mark.parametrize("folder", ON_GPU, ids=lambda path: path.name)
 def test_golden(kernels: str, precision: Precision, folder: Path) -> None:
     """All outputs of images of several sizes, one of whose sides the patches of 147 elements leave
     no whole vectors."""
@@ -46,7 +46,7 @@ def test_golden(kernels: str, precision: Precision, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", [*MIN_COSINE_8_BITS])
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)
+@pytest.mark.parametrize("folder", ON_GPU, ids=lambda path: path.name)
 def test_8_bits(folder: Path, dtype: Any) -> None:
     if dtype == "float8" and torch.cuda.get_device_capability(0) != (9, 0):
         pytest.skip("needs compute capability 9.0")
@@ -70,7 +70,7 @@ def test_two_towers(precision: Precision, name: str) -> None:
     np.testing.assert_allclose(scores, golden["similarity"], atol=tolerance)
 
 
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)
+@pytest.mark.parametrize("folder", ON_GPU, ids=lambda path: path.name)
 def test_alone_together_and_in_any_order(kernels: str, precision: Precision, folder: Path) -> None:
     session = Session.load(folder, **precision.options())
     other = Session.load(folder, max_tokens=200, max_sequences=1, **precision.options())

@@ -21,6 +21,7 @@ _STEM = (
     "embedding_scale",
     "type_vocab_size",
     "positions",
+    "rows",
 )
 _STACK = ("residual_scales", "convolution")
 # Fields of a description that end in stems, stacks and layers. All others stay at the top.

@@ -70,8 +70,8 @@ class TileSettings:
         )
 
     def sizes(self, height: int, width: int) -> tuple[Size, Size]:
-        """What an image becomes: first in its proportions, and then in whole tiles. Sides are made
-        as transformers makes them, by way of a quotient in float64."""
+        """Sizes that an image becomes: first in its proportions, and then in whole tiles. Sides are
+        made as transformers makes them, by way of a quotient in float64."""
         size = (height, width)
         if self.longest is not None:
             size = _scaled(size, self.longest, even=True)

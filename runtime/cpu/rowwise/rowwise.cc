@@ -58,7 +58,9 @@ void embed(const EmbedArgs& args, const Kernels& kernels, ThreadPool& pool) {
     for (int64_t token = first; token < end; ++token) {
       while (*next <= token) ++next;
       task.out = row_at(args.out, token);
-      if (args.packed_word.data != nullptr) {
+      if (args.row_numbers != nullptr && args.row_numbers[token] >= 0) {
+        task.word = row_at(args.rows, args.row_numbers[token]);
+      } else if (args.packed_word.data != nullptr) {
         read_groupwise_row(args.packed_word, args.ids[token], args.word_scale, args.out.dtype,
                            task.out);
         task.word = task.out;

@@ -10,6 +10,7 @@
 
 #include "generation/engine/adapter_names.h"
 #include "generation/engine/request.h"
+#include "generation/kv_cache/content_numbers.h"
 #include "generation/kv_cache/page_pool.h"
 #include "generation/runner/step_runner.h"
 #include "generation/sampling/beam_search.h"
@@ -77,6 +78,11 @@ struct Job {
   uint64_t seed = 0;
   std::shared_ptr<const AdapterNames::Lease> adapter;  // null: none
   uint64_t salt = 0;                                   // PagePool::root
+
+  /// Tokens of the prompt that stand for images or the like, and what stands for each of these
+  /// where pages are compared.
+  std::vector<PromptContent> contents;
+  std::vector<NumberedContent> content_numbers;
 
   /// Tokens that the encoder reads, in a model that has one, and the pages of their keys and values
   /// for cross attention, which all sequences of the request share. It has these while a sequence

@@ -67,6 +67,9 @@ void check_spec(const Spec& spec, const GenerationOptions& options) {
   if (stack.stem.padding_id >= 0) {
     throw InvalidArgument("a model whose positions skip padding cannot generate text");
   }
+  if (stack.stem.rows.features > 0) {
+    throw InvalidArgument("a model that takes rows beside token ids cannot generate text");
+  }
   if (stack.convolution.width > 0) {
     throw InvalidArgument("a model with a convolution cannot generate text");
   }

@@ -62,6 +62,9 @@ class StackParser {
       parse_tables(fields, stack_.hidden_size, stem);
       parse_positions(fields, limits, stem, stack_.max_seqlen);
     }
+    if (others_.empty() && stem.kind == StemKind::kTokens && fields.has("rows")) {
+      parse_rows(fields.object("rows"), stem);
+    }
     if (!others_.empty() && !takes_audio && fields.has("words")) {
       fields.index_of("words", others_);
       stem.shared_words = true;
@@ -94,11 +97,25 @@ class StackParser {
             concat("spec: '", fields_.path("score_term"), "' beside compressed attention"));
       }
       stack_.score_term = parse_score_term(fields_.object("score_term"), attention);
+      if (stack_.score_term.kind == ScoreTermKind::kGrid) check_grid_term();
     }
     if (fields_.has("convolution")) {
       stack_.convolution = parse_convolution(fields_.object("convolution"),
                                              static_cast<int64_t>(stack_.layers.size()));
     }
+  }
+
+  void check_grid_term() {
+    const auto hides = [](const LayerSpec& layer) {
+      return layer.attention().causal || layer.attention().window.has_value();
+    };
+    if (stack_.stem.kind == StemKind::kPatches && stack_.stem.patches.prefix == 1 &&
+        std::ranges::none_of(stack_.layers, hides)) {
+      return;
+    }
+    throw InvalidArgument(concat("spec: '", fields_.path("score_term"),
+                                 "' of grids needs a stem of patches with a 'prefix' of 1, and ",
+                                 "attention without a mask or a window"));
   }
 
   void parse_ropes(Fields fields, const std::vector<std::string>& names, int64_t head_dim) {
@@ -116,6 +133,9 @@ class StackParser {
       if (rope.dims != first.dims || rope.interleaved != first.interleaved) {
         throw InvalidArgument(concat("spec: '", fields_.path("ropes"), "' has rotations of other ",
                                      "'dims' or 'interleaved', expected one form in a stack"));
+      }
+      if (rope.grid && stack_.stem.kind != StemKind::kPatches) {
+        refuse(one, "grid", "false", "without a stem of patches");
       }
     }
   }

@@ -17,6 +17,17 @@ void parse_tables(Fields& fields, int64_t hidden_size, StemSpec& stem) {
   stem.type_vocab_size = fields.integer("type_vocab_size", 0, kMaxRows, 0);
 }
 
+void parse_rows(Fields fields, StemSpec& stem) {
+  if (stem.projection || stem.type_vocab_size > 0) {
+    throw InvalidArgument(concat("spec: '", fields.path("features"), "' beside '",
+                                 stem.projection ? "embedding_size" : "type_vocab_size", "'"));
+  }
+  stem.rows.features = fields.integer("features", 1, kMaxHidden);
+  stem.rows.bias = fields.boolean("bias", true);
+  stem.rows.id = static_cast<int32_t>(fields.integer("id", 0, stem.vocab_size - 1));
+  fields.done();
+}
+
 void parse_positions(Fields& fields, Fields& top, StemSpec& stem, int64_t& max_seqlen) {
   Fields positions = fields.object("positions");
   stem.position_kind = positions.choice<PositionKind>(
@@ -96,6 +107,7 @@ void parse_norm(Fields& fields, StackSpec& stack) {
                                                  {"pre", NormPlacement::kPre},
                                                  {"both", NormPlacement::kBoth},
                                                  {"parallel", NormPlacement::kParallel}});
+  if (stack.pre_norm()) stack.final_norm = fields.boolean("final", true);
   stack.norm.eps = fields.positive_number("eps");
   stack.norm.bias = fields.boolean("bias", stack.norm.kind == NormKind::kLayer);
   stack.norm.gamma_offset = fields.number("gamma_offset", 0.0f);

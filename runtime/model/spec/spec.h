@@ -25,6 +25,7 @@ struct ClassifierSpec {
   std::vector<Pooling> poolings;  // kPoolings: side by side
   int32_t padding_id = -1;        // kLast: PoolArgs::skipped_id
   int64_t num_labels = 0;
+  bool pooled_norm = false;         // kPoolings: whether a norm of the model's kind follows
   std::optional<Activation> dense;  // activation of a preceding dense layer, if there is one
   bool dense_bias = true;
   bool dense_norm = false;  // whether a norm of the model's kind follows the activation
@@ -74,6 +75,7 @@ struct VectorsSpec {
 struct EmbeddingSpec {
   bool probe = false;                               // in place of poolings: HeadsSpec::probe
   std::vector<Pooling> poolings = {Pooling::kCls};  // their results are concatenated
+  bool norm = false;                                // after pooling, of the model's kind
   std::vector<DenseSpec> dense;                     // layers after pooling
   bool normalize = false;
 };
@@ -95,6 +97,16 @@ struct PatchesSpec {
   GridResize resize = GridResize::kCubic;
 
   bool operator==(const PatchesSpec&) const = default;
+};
+
+/// Rows that are given beside token ids, such as those of a tower of images: a dense layer makes
+/// each the row of a token with a certain id, in order.
+struct RowsSpec {
+  int64_t features = 0;  // elements of a row; 0: none are given
+  bool bias = true;
+  int32_t id = -1;
+
+  bool operator==(const RowsSpec&) const = default;
 };
 
 /// The stem of audio: two convolutions of width 3 over frames, each with an activation, of which
@@ -125,6 +137,7 @@ struct StemSpec {
   int64_t position_offset = 0;
   int32_t padding_id = -1;  // EmbedArgs::skipped_id
   bool norm = true;
+  RowsSpec rows;
   PatchesSpec patches;  // where `kind` is kPatches; of the other fields only `norm` counts then
   AudioSpec audio;      // where `kind` is kAudio; of the other fields those of positions count
 
@@ -176,6 +189,7 @@ struct StackSpec {
   StemSpec stem;
   NormSpec norm;
   NormPlacement norm_placement = NormPlacement::kPost;
+  bool final_norm = true;        // whether a norm follows the last layer; not of kPost
   bool residual_scales = false;  // pre-norm: whether residuals are as AddScaledArgs says
   ConvolutionSpec convolution;
   ScoreTermSpec score_term;     // term of all layers

@@ -47,6 +47,13 @@ StemWeights build_stem(const Spec& spec, const StackSpec& stack, const StemWeigh
   } else {
     weights.word_table = packer.table(words, stem.vocab_size, width, stem.embedding_scale);
   }
+  if (stem.rows.features > 0) {
+    weights.rows = PatchWeights{
+        .projection = packer.dense(name + "rows", width, stem.rows.features, stem.rows.bias),
+        .prefix = {},
+        .positions = {}};
+    weights.features = stem.rows.features;
+  }
   if (stem.position_kind == PositionKind::kLearned) {
     weights.position_table =
         packer.table(name + "position", stem.num_positions,
@@ -66,9 +73,9 @@ StemWeights build_stem(const Spec& spec, const StackSpec& stack, const StemWeigh
 StemBuffers take_stem_buffers(const StemWeights& weights, const Capacity& capacity, const Ops& ops,
                               Arena& arena) {
   StemBuffers buffers;
-  if (weights.patches) {
-    buffers.patches =
-        take_patch_buffers(*weights.patches, weights.features, weights.dtype, capacity, ops, arena);
+  if (weights.patches || weights.rows) {
+    buffers.patches = take_patch_buffers(weights.patches ? *weights.patches : *weights.rows,
+                                         weights.features, weights.dtype, capacity, ops, arena);
   }
   if (weights.audio) {
     buffers.audio =
@@ -101,6 +108,10 @@ void embed(const StemSpec& spec, const StemWeights& weights, const StemBuffers& 
   args.word = weights.word_table;
   if (weights.packed_words) args.packed_word = *weights.packed_words;
   args.word_scale = spec.embedding_scale;
+  if (tokens.row_numbers != nullptr) {
+    args.rows = project_patches(*weights.rows, buffers.patches, tokens.features, nullptr, ops);
+    args.row_numbers = tokens.row_numbers;
+  }
   if (!spec.positions_after_projection) args.position = weights.position_table;
   args.type = weights.type_table;
   args.position_offset = spec.position_offset;

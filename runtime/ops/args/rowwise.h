@@ -23,8 +23,12 @@ struct EmbedArgs {
   TensorView word;
   LinearWeight packed_word = {};
   float word_scale = 1;
-  TensorView position;  // [num_positions, E] or empty
-  TensorView type;      // [type_vocab_size, E] or empty
+  /// In place of rows of `word`: token t takes row row_numbers[t] of `rows`, unless that is below
+  /// 0.
+  TensorView rows = {};                  // [R, E] or empty
+  const int32_t* row_numbers = nullptr;  // [T] with `rows`
+  TensorView position;                   // [num_positions, E] or empty
+  TensorView type;                       // [type_vocab_size, E] or empty
   int64_t position_offset = 0;
   int32_t skipped_id = -1;  // -1: none; else `ids` are there, and position_offset is above 0
   NormWeight norm;          // or none

@@ -30,6 +30,8 @@ from packhorse_weights.tensor import Tensor
 
 MAX_ABS_ERROR = 5e-5  # float32; what is found is below 2e-5
 MIN_COSINE = {"float16": 0.9999, "bfloat16": 0.999, "int8": 0.995}
+# Roots of mean squares of PyTorch's own errors.
+TORCH_ERRORS = json.loads((GOLDEN / "errors_16_bits.json").read_text(encoding="utf-8"))
 
 
 @pytest.fixture(params=FOLDERS, ids=lambda path: path.name)
@@ -56,6 +58,16 @@ def test_16_and_8_bits(folder: Path, dtype: Any) -> None:
     golden = read(folder)
     found = Session.load(folder, dtype=dtype).run(batch_of(golden), outputs="embedding")
     assert cosines(found.embedding, golden["embedding"]).min() >= MIN_COSINE[dtype]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_16_bits_are_no_worse_than_those_of_pytorch(folder: Path, dtype: Any) -> None:
+    golden = read(folder)
+    outputs: list[Any] = ["hidden", "embedding"]
+    found = Session.load(folder, dtype=dtype).run(batch_of(golden), outputs=outputs)
+    for name in outputs:
+        error = np.sqrt(np.square(found[name] - golden[name]).mean())
+        assert error <= 2 * TORCH_ERRORS[folder.name][dtype][name], name
 
 
 @pytest.mark.parametrize("name", ["clip", "siglip", "siglip2-naflex"])
@@ -181,7 +193,7 @@ def test_requests_are_checked() -> None:
     for batch, message in wrong:
         with pytest.raises(ValueError, match=message):
             session.run(batch)
-    with pytest.raises(ValueError, match="without stream, on_device and rows"):
+    with pytest.raises(ValueError, match="without stream, on_device, rows"):
         session.run(one, on_device=True)  # type: ignore[call-overload]
     with pytest.raises(ValueError, match="a batch of patches was given"):
         Session.load(GOLDEN / "clip", tower="text").run(one)
