@@ -18,11 +18,13 @@ from typing import NamedTuple
 
 # The folders that the files of a folder may include besides their own.
 MAY_INCLUDE = {
-    "pyruntime": {"generation", "session", "model", "image", "ops", "core", "include"},
+    "pyruntime": {"generation", "session", "model", "audio", "image", "ops", "core", "include"},
     "runtime/generation": {"session", "model", "ops", "core", "include"},
     "runtime/session": {"model", "ops", "core", "include"},
     "runtime/model": {"ops", "core", "include"},
-    # Prepares inputs on the host, by the vector kernels and threads of the CPU; knows no model.
+    # These prepare inputs on the host, by the vector kernels and threads of the CPU; they know no
+    # model.
+    "runtime/audio": {"cpu", "core", "include"},
     "runtime/image": {"cpu", "core", "include"},
     "runtime/ops": {"core", "include"},
     "runtime/cpu": {"ops", "core", "include"},  # the boundary's headers, which backends implement
@@ -158,21 +160,22 @@ MAY_IMPORT = {
         "text.generation": "top _native generation text text.tokenization text.tool_calls",
         "text.tool_calls": "text.generation",
         "evaluation": "top generation text text.tasks",
+        "audio": "top _native generation text",
         "image": "top _native text text.tasks",
         **_upwards(
             {
                 "serve.errors": "",
                 "serve.settings": "top",
                 "serve.observability": "",
-                "serve.models": _MODELS,
+                "serve.models": f"{_MODELS} audio",
                 "serve.http": "",
                 "serve.openapi": "top",
-                "serve.protocols": _MODELS,
+                "serve.protocols": f"{_MODELS} audio",
                 "serve": "",
             }
         ),
         "ray": "top text image serve",
-        "cli": "top text text.tasks image serve serve.settings ray evaluation",
+        "cli": "top audio text text.tasks image serve serve.settings ray evaluation",
     },
     "packhorse_weights": {
         "top": "adapters architectures formats hub quantization sentence_transformers tokenizers",

@@ -36,6 +36,8 @@ struct StepLayout {
   size_t source_counts;      // [2] {T, B} of the sources that are read
   size_t source_cu_seqlens;  // [max_sequences + 1]
   size_t source_ids;         // [max_tokens]
+  size_t source_features;    // [max_tokens, RunnerLimits::source_features] float, of audio
+  size_t frame_cu_seqlens;   // [max_sequences + 1] of audio
   size_t source_lens;        // [max_sequences] tokens of those that are read
   size_t source_table;       // [max_sequences, source_stride] and their pages
   size_t attended_lens;      // [max_sequences] tokens of each sequence's source

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 import socket
 import struct
 import threading
@@ -88,6 +89,19 @@ def test_bombs(client: Client) -> None:
         refused(client, 413, "pixels", data_url(png(width, height)))
     refused(client, 413, "pixels", data_url(GOOD), data_url(png(9999, 9)))
     assert ask(client, data_url(png(100, 100))).status == 200
+
+
+def test_narrow_images(tmp_path: Path) -> None:
+    """Few pixels that would become very many where the shorter side is made longer."""
+    folder = picture_model("dinov2-classes", tmp_path / "dino")
+    settings = json.loads((folder / "preprocessor_config.json").read_text())
+    settings |= {"size": {"shortest_edge": 28}, "do_center_crop": False}
+    (folder / "preprocessor_config.json").write_text(json.dumps(settings))
+    with serving(settings_for(f"dino={folder}", **LIMITS, max_batch_tokens=100)) as (client, _):
+        answer = ask(client, data_url(png(1000, 2)))
+        assert answer.status == 400
+        assert "becomes 8000 patches, the model takes 100" in answer.json["error"]["message"]
+        assert ask(client, data_url(GOOD)).status == 200
 
 
 def test_many_scans(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,9 +67,9 @@ class ImageInput(NamedTuple):
     def wrong(self, what: str) -> NoReturn:
         raise ServeError("validation", f"{self.name}{what}", parameter=self.name)
 
-    def pixels(self, file: bytes, most: int) -> int:
-        """The number of pixels of a file, by its header. Raises ServeError for more than `most`,
-        for one that takes long to decode, and for what is no image."""
+    def size(self, file: bytes, most: int) -> tuple[int, int]:
+        """(height, width) of a file, by its header. Raises ServeError for more pixels than `most`,
+        for a file that takes long to decode, and for what is no image."""
         try:
             width, height = image_size(file)
         except TooManyPixelsError as error:
@@ -85,7 +85,7 @@ class ImageInput(NamedTuple):
         scans = file.count(_SCAN)
         if width * height * scans > _MOST_SCANNED:
             self.wrong(f" has {width} x {height} pixels in {scans} scans, which takes too long")
-        return width * height
+        return height, width
 
 
 class PixelBudget:

@@ -44,7 +44,8 @@ class ImagePartRunner:
         self._session = session
         self._prefix = int(stem_of(session.config).get("prefix", 0))
         self.limits: Size = (session.max_tokens, session.max_sequences, 0)
-        self.most_tokens = min(session.max_tokens, session.max_seqlen)  # of one image
+        # Limit for one image.
+        self.most_tokens = min(session.max_tokens, session.max_seqlen)
 
     def fits(self, size: Size) -> bool:
         """True if one batch may hold so much."""

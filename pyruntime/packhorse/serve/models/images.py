@@ -88,16 +88,22 @@ class ServedImages(Served):
             self.texts = ServedModel(settings, server, texts, pool, metrics)
             methods += ["zero_shot", *self.texts.methods]
         own_pool = TokenizerPool(server.preparing_threads, "image")
-        super().__init__(
-            settings,
-            server,
-            replicas,
-            own_pool,
-            metrics,
-            make_runner=lambda one: ImagePartRunner(one.session),
-            warm_up=_warm_up,
-            methods=methods,
-        )
+        try:
+            super().__init__(
+                settings,
+                server,
+                replicas,
+                own_pool,
+                metrics,
+                make_runner=lambda one: ImagePartRunner(one.session),
+                warm_up=_warm_up,
+                methods=methods,
+            )
+        except BaseException:
+            own_pool.close()
+            if self.texts is not None:
+                self.texts.queue.close()
+            raise
 
     @property
     def text(self) -> TextModel:
@@ -131,15 +137,28 @@ class ServedImages(Served):
     def read(self, image: ImageInput) -> PackedPatches:
         """The patches of an image. Raises ServeError for what is no image, or too much of one."""
         file = image.file(self._most_bytes)
-        with self._budget.room(image.pixels(file, self._budget.most)):
+        height, width = image.size(file, self._budget.most)
+        with self._budget.room(height * width):
             try:
+                # Narrow images may become very long ones, which are not made.
+                self._check_tokens(image, self._expected_tokens(height, width))
                 found = self._model.patches([file])
             except ValueError as error:
                 image.wrong(f": {error}")
-        tokens, most = self._runner.tokens(found), self._runner.most_tokens
+        self._check_tokens(image, self._runner.tokens(found))
+        return found
+
+    def _expected_tokens(self, height: int, width: int) -> int:
+        """Patches of an image of this size, before it is resized."""
+        processor: Any = self._model.processor
+        settings, patch = processor.settings, int(self.session.config["image"]["patch_size"])
+        size = settings.fixed_size or settings.resized(height, width)
+        return int(size[0] // patch) * int(size[1] // patch)
+
+    def _check_tokens(self, image: ImageInput, tokens: int) -> None:
+        most = self._runner.most_tokens
         if tokens > most:
             image.wrong(f" becomes {tokens} patches, the model takes {most}")
-        return found
 
     def estimate(self, items: list[Any]) -> tuple[int, int]:
         return len(items) * _tokens_of_one(self._model), 0

@@ -13,6 +13,7 @@ from packhorse.serve.models.images import ServedImages
 from packhorse.serve.models.loading import load_model
 from packhorse.serve.models.model import ServedModel
 from packhorse.serve.models.served import Adapter
+from packhorse.serve.models.speech import ServedSpeech
 from packhorse.serve.models.tokenizing import TokenizerPool
 from packhorse.serve.observability.logs import log
 from packhorse.serve.observability.metrics import Metrics
@@ -30,7 +31,7 @@ class Generator(NamedTuple):
     adapter: str | None
 
 
-AnyServed = ServedModel | ServedImages
+AnyServed = ServedModel | ServedImages | ServedSpeech
 
 
 class Registry:
@@ -56,7 +57,16 @@ class Registry:
         Raises ServeError: there is no such model, or it is not made for that.
         """
         found = self._find(name, method, what)
+        if isinstance(found, ServedSpeech):
+            found.require("", what)
+        assert not isinstance(found, ServedSpeech)
         return found.required_texts if isinstance(found, ServedImages) else found
+
+    def speech(self, name: str | None) -> ServedSpeech:
+        """The model of speech of this name or, without one, the first; as `get`."""
+        found = self._find(name, "transcribe", "a model of speech")
+        assert isinstance(found, ServedSpeech)
+        return found
 
     def images(self, name: str | None, method: str, what: str) -> ServedImages:
         """The model of images of this name or, of those that can `method`, the first; as `get`."""

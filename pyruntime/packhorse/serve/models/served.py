@@ -1,4 +1,5 @@
-"""What is served under a name: replicas of a model, their queue, and the threads that run them."""
+"""A model under a name, of texts or of images: replicas, their queue, and the threads that run
+them."""
 
 from __future__ import annotations
 

@@ -6,14 +6,15 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import packhorse
-from packhorse.serve.openapi import openai, others, responses, tei
+from packhorse.serve.openapi import audio, openai, others, responses, tei
 from packhorse.serve.openapi.parts import TEXT, Schema, ref
 
 
 class Operation(NamedTuple):
     """A route. request: None where there is no body. events: of a stream, what each one is;
     named: whether by its type, and without [DONE] at the end. page: whether the answer is a file of
-    the page, of any type."""
+    the page, of any type. form: whether the request is a form with a file, whose answer may also be
+    plain text."""
 
     method: str
     path: str
@@ -25,6 +26,7 @@ class Operation(NamedTuple):
     status: int = 200
     page: bool = False
     named: bool = False
+    form: bool = False
 
 
 _TEI, _OPENAI, _COHERE, _RERANK, _SERVER = "TEI", "OpenAI", "Cohere", "Rerankers", "Server"
@@ -124,6 +126,26 @@ OPERATIONS = (
     ),
     Operation(
         "post",
+        "/v1/audio/transcriptions",
+        _OPENAI,
+        "Texts of audio",
+        "TranscriptionResponse",
+        "TranscriptionForm",
+        "TranscriptionEvent",
+        form=True,
+    ),
+    Operation(
+        "post",
+        "/v1/audio/translations",
+        _OPENAI,
+        "English texts of audio",
+        "TranscriptionResponse",
+        "TranslationForm",
+        "TranscriptionEvent",
+        form=True,
+    ),
+    Operation(
+        "post",
         "/v1/rerank",
         _RERANK,
         "Documents by their scores",
@@ -212,6 +234,8 @@ def _operation(one: Operation) -> Schema:
         content = {"application/json": {"schema": {"type": "object"}}}
     elif one.status == 200:
         content = {"text/plain": {"schema": TEXT}}
+    if one.form:
+        content |= {"text/plain": {"schema": TEXT}, "text/vtt": {"schema": TEXT}}
     if one.events is not None:
         content["text/event-stream"] = {"schema": _event(one)}
     found: Schema = {
@@ -232,7 +256,11 @@ def _operation(one: Operation) -> Schema:
         described = {"description": _DESCRIPTIONS[status], "content": _json(error)}
         found["responses"][str(status)] = described
     if one.request is not None:
-        found["requestBody"] = {"required": True, "content": _json(one.request)}
+        sent = {"multipart/form-data": {"schema": ref(one.request)}}
+        found["requestBody"] = {
+            "required": True,
+            "content": sent if one.form else _json(one.request),
+        }
     if "{name}" in one.path:
         found["parameters"] = [{"name": "name", "in": "path", "required": True, "schema": TEXT}]
     if one.path not in PUBLIC or one.method == "post":
@@ -256,7 +284,13 @@ def document() -> dict[str, Any]:
         },
         "paths": paths,
         "components": {
-            "schemas": {**tei.SCHEMAS, **openai.SCHEMAS, **responses.SCHEMAS, **others.SCHEMAS},
+            "schemas": {
+                **tei.SCHEMAS,
+                **openai.SCHEMAS,
+                **audio.SCHEMAS,
+                **responses.SCHEMAS,
+                **others.SCHEMAS,
+            },
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
         },
     }

@@ -112,7 +112,7 @@ SCHEMAS: dict[str, Schema] = {
         {},
         {
             "texts": optional(TEXTS),
-            "images": optional(array(IMAGE)),
+            "images": optional(one_of(array(IMAGE), constant("", {}))),
             "inputs": optional(array(thing({"content": _CONTENT}), 1)),
             "model": MODEL,
             "input_type": optional(

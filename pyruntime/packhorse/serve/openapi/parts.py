@@ -61,7 +61,7 @@ def request(required: dict[str, Schema], more: dict[str, Schema], effectless: Ef
         if values is ANY_VALUE
         else {**constant(*values, None), "description": "No other value is taken."}
         for name, values in effectless.items()
-        if "." not in name
+        if "." not in name and name not in required
     }
     found = thing(required, {**ignored, **more})
     return {**found, "additionalProperties": NULL}

@@ -121,7 +121,7 @@ async def embed(exchange: Exchange) -> Reply:
     if mixed.images:
         of_images = service.registry.images(asked, "embed_images", EMBEDS_IMAGES)
         for one in ("truncate", "max_tokens"):
-            fields.get(one)  # of texts
+            fields.get(one)  # images are never cut
         fields.refuse_rest(EMBEDDING)
         found = await embed_mixed(
             exchange,

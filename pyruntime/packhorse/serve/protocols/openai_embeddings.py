@@ -58,7 +58,7 @@ async def _embed_images(exchange: Exchange, fields: Fields, name: str, mixed: Mi
     truncation = fields.flag("truncate", service.settings.auto_truncate)
     truncate_dim, normalize = fields.integer("dimensions", 1), _normalize(fields)
     prompt_name = fields.optional_text("prompt_name")
-    fields.get("truncate_prompt_tokens")  # of the texts, if there are any
+    fields.get("truncate_prompt_tokens")  # images are never cut
     fields.refuse_rest(EMBEDDING)
 
     def make_task(texts: ServedModel, inputs: Inputs) -> AnyTask:
