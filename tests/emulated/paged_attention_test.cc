@@ -351,8 +351,8 @@ void check_cross(Shape shape, const Texts& texts, unsigned seed) {
 
 TEST(pages_of_sources) {
   const Texts texts{{5, 1, 20, 0, 3}, {70, 300, 7, 12, 0}};
-  for (unsigned seed = 0; seed < 6; ++seed) check_cross<__half>({}, texts, seed);
   for (unsigned seed = 0; seed < 3; ++seed) {
+    check_cross<__half>({}, texts, seed);
     check_cross<__nv_bfloat16>({.heads = 3, .kv_heads = 1, .head_dim = 128}, texts, seed);
     check_cross<__half>({.heads = 2, .kv_heads = 2, .head_dim = 16}, {{1, 1}, {0, 64}}, seed);
     check_cross<__half>({.heads = 2, .kv_heads = 1, .head_dim = 256}, {{3, 2}, {0, 33}}, seed);

@@ -125,5 +125,5 @@ def test_requests_are_checked(precision: Precision) -> None:
         with pytest.raises(ValueError, match=message):
             session.run(wrong)
     with pytest.raises(ValueError, match="without stream, on_device and rows"):
-        session.run(batch[:1], on_device=True)  # type: ignore[call-overload]
+        session.run(batch[:1], on_device=True)
     assert (session.run(batch[:1], outputs="embedding").embedding == first).all()

@@ -60,7 +60,7 @@ void embed_audio(const AudioSpec& spec, const AudioWeights& weights, const NormW
   TensorView x = tokens.features;
   if (buffers.rounded) {
     x = buffers.rounded.first_rows(count);
-    ops.cast({.x = tokens.features, .out = x.column_slice(0, spec.features)});
+    ops.cast({.x = tokens.features, .out = x, .padding = x.columns() - spec.features});
   }
   const auto width = static_cast<int32_t>(kAudioWidth);
   const TensorView unfolded = buffers.unfolded.first_rows(count);
