@@ -331,6 +331,15 @@ def soak(session: nox.Session) -> None:
 
 
 @here
+def soak_text_to_text(session: nox.Session) -> None:
+    """Models with an encoder and a decoder: random arrivals, beams, cancels, full caches; no page
+    is missing at the end. [--minutes M: 15]"""
+    make(session, "installed", "text", "test")
+    script = "tests/soak_text_to_text.py"
+    run(session, PYTHON, script, "--minutes", "15", *session.posargs)
+
+
+@here
 def soak_serve(session: nox.Session) -> None:
     """`packhorse serve` at twice what it can answer. [--minutes M: 15]"""
     make(session, "installed", "text", "test", "model")

@@ -54,7 +54,6 @@ class CpuOps final : public Ops {
     return cpu::cca_workspace(args, pool_.threads());
   }
   bool embeds_stored_rows() const override { return true; }
-  bool embeds_patches() const override { return true; }
   size_t moe_workspace(const MoeArgs& args) const override {
     return cpu::moe_workspace(args, pool_.threads());
   }

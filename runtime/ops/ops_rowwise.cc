@@ -103,8 +103,9 @@ void Ops::cast(const CastArgs& args) {
   const char* op = "cast";
   check_compute_dtype(op, "x", args.x);
   check_compute_dtype(op, "out", args.out);
+  if (args.padding < 0) fail(op, concat("padding is ", args.padding, ", expected 0 or more"));
   check_matrix(op, "out", args.out, args.rows == nullptr ? args.x.rows() : args.out.rows(),
-               args.x.columns());
+               args.x.columns() + args.padding);
   if (args.normalize && (args.scale != 1 || args.soft_cap != 0)) {
     fail(op, "rows that are normalised have neither scale nor soft_cap");
   }

@@ -305,7 +305,10 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
   // Encodes whatever batch the device holds, with launches that serve any batch within the bounds.
   void encode_within(const GraphBounds& bounds, bool has_type_ids) {
     TokenBatch tokens =
-        staging_.bounds(bounds.num_tokens, model_.limits.max_sequences, has_type_ids);
+        takes_patches(model_.spec)
+            ? staging_.patch_bounds(bounds.num_tokens, buffers_.features,
+                                    model_.patch_limits.prefix)
+            : staging_.bounds(bounds.num_tokens, model_.limits.max_sequences, has_type_ids);
     tokens.batch.max_seqlen = bounds.max_seqlen;
     tokens.batch.min_seqlen = bounds.min_seqlen;
     encode(tokens);

@@ -58,11 +58,6 @@ LoadedModel open_model(const std::string& spec_json, const SessionOptions& optio
                                  model.spec.max_seqlen, "; expected at least ", patches.prefix + 1,
                                  ", the tokens of the smallest image"));
   }
-  const bool has_patches = takes_patches(model.spec) || model.spec.heads.probe;
-  if (has_patches && !model.backend.ops->embeds_patches()) {
-    throw RuntimeError(concat("this model takes images, for which ", name_of(options.device),
-                              " has no kernels: load it on the device cpu"));
-  }
   model.precision =
       precision_of(options.dtype, model.spec.heads.lm.has_value(), *model.backend.packer);
   model.precision.groups = model.spec.quantized;

@@ -99,13 +99,19 @@ TokenBatch Staging::upload(const PackedPatches& patches, const TensorView& featu
   uploads_->send(static_cast<size_t>(layout_.position_ids + 2 * images) * sizeof(int32_t));
   device_.upload(features.data, patches.features.data(), patches.features.size_bytes());
 
-  TokenBatch inputs = on_device(false, false);
-  inputs.ids = nullptr;
-  inputs.batch.num_tokens = num_tokens;
+  TokenBatch inputs = patch_bounds(num_tokens, features.first_rows(patches.num_patches()), prefix);
+  inputs.batch.counts = nullptr;
   inputs.batch.num_sequences = images;
   inputs.batch.max_seqlen = longest;
   inputs.batch.min_seqlen = least;
-  inputs.features = features.first_rows(patches.num_patches());
+  return inputs;
+}
+
+TokenBatch Staging::patch_bounds(int64_t num_tokens, const TensorView& features,
+                                 int64_t prefix) const {
+  TokenBatch inputs = bounds(num_tokens, limits_.max_sequences, false);
+  inputs.ids = nullptr;
+  inputs.features = features.first_rows(std::min(num_tokens, features.rows()));
   inputs.grids = buffer_ + layout_.position_ids;
   inputs.prefix = prefix;
   return inputs;

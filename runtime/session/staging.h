@@ -43,6 +43,8 @@ class Staging {
   /// A batch whose exact counts are only on the device, for launches that serve batches up to the
   /// given sizes.
   TokenBatch bounds(int64_t num_tokens, int64_t num_sequences, bool has_type_ids) const;
+  /// Counterpart of `bounds` for batches of images. `features`, `prefix`: as for `upload`.
+  TokenBatch patch_bounds(int64_t num_tokens, const TensorView& features, int64_t prefix) const;
 
   /// {T, B} of the most recent batch, in device memory.
   const int32_t* counts() const { return buffer_ + layout_.counts; }

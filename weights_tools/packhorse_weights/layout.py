@@ -17,6 +17,8 @@ STACKS = {
     "ffn.up_gate": ("ffn.up", "ffn.gate"),
 }
 
+_AUDIO_WIDTH = 3  # frames that a convolution of a stem of audio sees
+
 # Ending, in place of `.weight`, of the name of a layer that a file stores as [in, out].
 TRANSPOSED = ".weight_transposed"
 
@@ -145,6 +147,9 @@ def _stack_shapes(
             shapes["embeddings.prefix"] = (prefix, hidden)
         if (grid := stem["positions"])["kind"] == "grid":
             shapes["embeddings.position"] = (grid["rows"] * grid["columns"], hidden)
+    elif stem["kind"] == "audio":
+        for i, columns in enumerate((stem["features"], hidden)):
+            _add_layer(shapes, f"embeddings.convolution.{i}", (hidden, columns, _AUDIO_WIDTH))
     elif "words" not in stem:
         shapes["embeddings.word"] = (stem["vocab_size"], embedding)
     if stem["positions"]["kind"] == "learned":

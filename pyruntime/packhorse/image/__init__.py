@@ -13,7 +13,7 @@ from packhorse.image.decoding import MAX_PIXELS, ImageSource, decode
 from packhorse.image.model import ImageModel
 from packhorse.image.pixels import resize
 from packhorse.image.processor import ImageProcessor, Patches
-from packhorse.image.settings import ImageSettings
+from packhorse.image.settings import ImageSettings, PatchLimit
 
 __all__ = [
     "MAX_PIXELS",
@@ -21,6 +21,7 @@ __all__ = [
     "ImageProcessor",
     "ImageSettings",
     "ImageSource",
+    "PatchLimit",
     "Patches",
     "decode",
     "resize",

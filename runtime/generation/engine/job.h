@@ -82,6 +82,7 @@ struct Job {
   /// for cross attention, which all sequences of the request share. It has these while a sequence
   /// of it runs.
   std::vector<int32_t> source;
+  std::shared_ptr<const SourceFeatures> features;  // those that `source` stands for, or null
   std::vector<int32_t> source_pages;
   uint64_t source_epoch = 0;  // its own alone since it has those pages; 0: it has none
   bool reads_source = false;  // a step in flight computes what they hold
@@ -132,6 +133,7 @@ inline bool Job::finished() const {
 /// Throws InvalidArgument naming what was found and what was expected.
 std::unique_ptr<Job> make_job(std::span<const int32_t> ids, const Sampling& sampling,
                               const RunnerLimits& limits, const GenerationOptions& options,
-                              std::span<const int32_t> source = {});
+                              std::span<const int32_t> source = {},
+                              std::shared_ptr<const SourceFeatures> features = nullptr);
 
 }  // namespace packhorse

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "model/stem/positions.h"
+#include "model/layers/positions.h"
 
 namespace packhorse {
 

@@ -1,8 +1,8 @@
 #include "model/layers/rope.h"
 
 #include "core/format.h"
+#include "model/layers/positions.h"
 #include "model/layers/stack_run.h"
-#include "model/stem/positions.h"
 
 namespace packhorse {
 namespace {

@@ -1,8 +1,8 @@
 #include "model/layers/stack.h"
 
+#include "model/layers/positions.h"
 #include "model/layers/rope.h"
 #include "model/layers/stack_load.h"
-#include "model/stem/positions.h"
 
 namespace packhorse {
 namespace {

@@ -48,17 +48,21 @@ class StackParser {
                                                  {"audio", StemKind::kAudio},
                                                  {"stack", StemKind::kStack}});
     const bool takes_patches = stem.kind == StemKind::kPatches && others_.empty();
-    if (stem.kind != StemKind::kTokens && !takes_patches) {
-      refuse(fields, "kind", others_.empty() ? "\"tokens\" or \"patches\"" : "\"tokens\"",
-             others_.empty() ? "" : "in a model of two stacks");
+    const bool takes_audio = stem.kind == StemKind::kAudio && !others_.empty();
+    if (stem.kind != StemKind::kTokens && !takes_patches && !takes_audio) {
+      const bool alone = others_.empty();
+      refuse(fields, "kind", alone ? "\"tokens\" or \"patches\"" : "\"tokens\" or \"audio\"",
+             alone ? "in a model of one stack" : "in a model of two stacks");
     }
     if (takes_patches) {
       parse_patches(fields, limits, stack_);
+    } else if (takes_audio) {
+      parse_audio(fields, limits, stack_);
     } else {
       parse_tables(fields, stack_.hidden_size, stem);
       parse_positions(fields, limits, stem, stack_.max_seqlen);
     }
-    if (!others_.empty() && fields.has("words")) {
+    if (!others_.empty() && !takes_audio && fields.has("words")) {
       fields.index_of("words", others_);
       stem.shared_words = true;
     }
@@ -343,6 +347,15 @@ void order_stacks(std::vector<StackSpec>& stacks) {
     throw InvalidArgument(concat("spec: 'stacks.", source.name,
                                  ".stem.words' names the stack that ",
                                  "attends to this one, expected the other way"));
+  }
+  if (target.stem.kind != StemKind::kTokens) {
+    throw InvalidArgument(concat("spec: 'stacks.", target.name,
+                                 ".stem.kind' is \"audio\", expected \"tokens\" in the stack that "
+                                 "attends to the other"));
+  }
+  if (target.stem.shared_words && source.stem.kind != StemKind::kTokens) {
+    throw InvalidArgument(concat("spec: 'stacks.", target.name, ".stem.words' is \"", source.name,
+                                 "\", which has no table of words"));
   }
   const auto table = [](const StemSpec& stem) {
     return std::tuple(stem.vocab_size, stem.embedding_size, stem.embedding_scale, stem.table_dtype);

@@ -29,6 +29,7 @@ void parse_tables(Fields& fields, int64_t hidden_size, StemSpec& stem);
 /// `fields` has 'positions', `top` has 'max_seqlen'.
 void parse_positions(Fields& fields, Fields& top, StemSpec& stem, int64_t& max_seqlen);
 /// A stem of patches, and the longest sequence, which is a field of `top`.
+void parse_audio(Fields& fields, Fields& top, StackSpec& stack);
 void parse_patches(Fields& fields, Fields& top, StackSpec& stack);
 /// Kind, placement, eps, bias and gamma_offset.
 void parse_norm(Fields& fields, StackSpec& stack);

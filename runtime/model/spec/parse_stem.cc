@@ -76,6 +76,18 @@ void parse_patches(Fields& fields, Fields& top, StackSpec& stack) {
   stack.max_seqlen = top.integer("max_seqlen", 1, kMaxRows);
 }
 
+void parse_audio(Fields& fields, Fields& top, StackSpec& stack) {
+  StemSpec& stem = stack.stem;
+  stem.embedding_size = stack.hidden_size;
+  stem.audio.features = fields.integer("features", 1, kMaxHidden);
+  stem.audio.activation = parse_activation(fields);
+  parse_positions(fields, top, stem, stack.max_seqlen);
+  if (stem.position_kind != PositionKind::kLearned || stem.position_offset > 0) {
+    throw InvalidArgument(concat("spec: '", fields.path("positions"),
+                                 "' of a stem of audio are learned ones without an offset"));
+  }
+}
+
 void parse_norm(Fields& fields, StackSpec& stack) {
   stack.norm.kind =
       fields.choice<NormKind>("kind", {{"layer", NormKind::kLayer}, {"rms", NormKind::kRms}});

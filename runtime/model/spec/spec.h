@@ -97,6 +97,18 @@ struct PatchesSpec {
   bool operator==(const PatchesSpec&) const = default;
 };
 
+/// The stem of audio: two convolutions of width 3 over frames, each with an activation, of which
+/// the second takes every second frame; then a learned position is added to each row. So a row
+/// stands for kAudioStride frames.
+struct AudioSpec {
+  int64_t features = 0;  // numbers of a frame, such as logarithms of mel filters
+  Activation activation = Activation::kGelu;
+
+  bool operator==(const AudioSpec&) const = default;
+};
+inline constexpr int64_t kAudioStride = 2;
+inline constexpr int64_t kAudioWidth = 3;
+
 struct StemSpec {
   StemKind kind = StemKind::kTokens;
   int64_t vocab_size = 0;
@@ -114,6 +126,7 @@ struct StemSpec {
   int32_t padding_id = -1;  // EmbedArgs::skipped_id
   bool norm = true;
   PatchesSpec patches;  // where `kind` is kPatches; of the other fields only `norm` counts then
+  AudioSpec audio;      // where `kind` is kAudio; of the other fields those of positions count
 
   bool operator==(const StemSpec&) const = default;
 };

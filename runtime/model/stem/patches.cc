@@ -51,10 +51,11 @@ void embed_patches(const PatchesSpec& spec, const PatchWeights& weights, const N
   TensorView x = tokens.features;
   if (buffers.rounded) {
     x = buffers.rounded.first_rows(count);
-    ops.cast({.x = tokens.features, .out = x.column_slice(0, spec.features)});
+    ops.cast({.x = tokens.features, .out = x, .padding = x.columns() - spec.features});
   }
   LinearArgs projection = projection_of(weights, buffers, x);
   projection.out = buffers.projected.first_rows(count);
+  projection.row_count = tokens.batch.counts;  // tokens are no fewer than patches
   ops.linear(projection);
   const TensorView rows = hidden.first_rows(tokens.batch.num_tokens);
   ops.embed_patches({.x = projection.out,
@@ -66,7 +67,9 @@ void embed_patches(const PatchesSpec& spec, const PatchWeights& weights, const N
                      .grids = tokens.grids,
                      .batch = tokens.batch,
                      .out = rows});
-  if (norm) ops.norm({.x = rows, .norm = norm, .out = rows});
+  if (norm) {
+    ops.norm({.x = rows, .norm = norm, .out = rows, .row_count = tokens.batch.counts});
+  }
 }
 
 }  // namespace packhorse

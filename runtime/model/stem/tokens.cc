@@ -26,6 +26,12 @@ StemWeights build_stem(const Spec& spec, const StackSpec& stack, const StemWeigh
     if (stem.norm) weights.norm = packer.norm(name + "norm", stack.hidden_size);
     return weights;
   }
+  if (stem.kind == StemKind::kAudio) {
+    weights.audio = build_audio(stack, name, packer);
+    weights.features = stem.audio.features;
+    if (stem.norm) weights.norm = packer.norm(name + "norm", stack.hidden_size);
+    return weights;
+  }
   const std::string words = name + "word";
   const bool as_stored = packer.backend().ops->embeds_stored_rows();
   const DType floats = packer.precision().weights();
@@ -64,6 +70,10 @@ StemBuffers take_stem_buffers(const StemWeights& weights, const Capacity& capaci
     buffers.patches =
         take_patch_buffers(*weights.patches, weights.features, weights.dtype, capacity, ops, arena);
   }
+  if (weights.audio) {
+    buffers.audio =
+        take_audio_buffers(*weights.audio, weights.features, weights.dtype, capacity, ops, arena);
+  }
   if (!weights.projection) return buffers;
   buffers.embedded =
       arena.take_matrix("embedded", capacity.max_tokens, weights.columns(), weights.dtype);
@@ -78,6 +88,10 @@ void embed(const StemSpec& spec, const StemWeights& weights, const StemBuffers& 
   if (weights.patches) {
     return embed_patches(spec.patches, *weights.patches, weights.norm, buffers.patches, tokens,
                          hidden, ops);
+  }
+  if (weights.audio) {
+    return embed_audio(spec.audio, *weights.audio, weights.norm, buffers.audio, tokens, hidden,
+                       ops);
   }
   const int64_t rows = tokens.batch.num_tokens;
   EmbedArgs args;

@@ -1,5 +1,5 @@
 // The stem makes the input of the first layer from rows of tables, one row of each table for each
-// token, or from patches of images.
+// token, from patches of images, or from frames of audio.
 #pragma once
 
 #include <optional>
@@ -8,6 +8,7 @@
 #include "model/batch.h"
 #include "model/loading/layer_packer.h"
 #include "model/spec/spec.h"
+#include "model/stem/audio.h"
 #include "model/stem/patches.h"
 #include "ops/ops.h"
 
@@ -15,7 +16,8 @@ namespace packhorse {
 
 struct StemWeights {
   std::optional<PatchWeights> patches;  // in place of all tables, where the stem takes patches
-  int64_t features = 0;                 // elements of a patch
+  std::optional<AudioWeights> audio;    // or frames of audio
+  int64_t features = 0;                 // elements of a patch or a frame
   TensorView word_table;
   std::optional<LinearWeight> packed_words;  // in place of word_table: a table in groups
   TensorView position_table;
@@ -33,6 +35,7 @@ struct StemWeights {
 /// The buffers of the stem, which are empty if it has no projection.
 struct StemBuffers {
   PatchBuffers patches;
+  AudioBuffers audio;
   TensorView embedded;  // [T, embedding_size]
   void* workspace = nullptr;
 };

@@ -86,11 +86,12 @@ struct PoolArgs {
 /// out[i] = x[rows[i]] converted to the dtype of `out`. With `normalize`, each row is divided by
 /// its Euclidean norm, or by 1e-12 if the norm is smaller. Otherwise x is multiplied by `scale`,
 /// and with a `soft_cap` over 0 the product z becomes soft_cap * tanh(z / soft_cap). Rows of `out`
-/// from *row_count on become zeros, and those of empty sequences. `out` may be the same memory as x
-/// if `rows` is null.
+/// from *row_count on become zeros, and those of empty sequences; so do the last `padding` columns
+/// of `out`, which x does not have. `out` may be the same memory as x if `rows` is null.
 struct CastArgs {
   TensorView x;
   TensorView out;
+  int64_t padding = 0;
   bool normalize = false;
   float scale = 1;
   float soft_cap = 0;

@@ -42,6 +42,7 @@ from packhorse_weights.architectures import (
     t5_decoder,
     umt5,
     vit,
+    whisper,
     zaya,
 )
 from packhorse_weights.architectures.base import Architecture
@@ -85,6 +86,7 @@ FAMILIES: tuple[Architecture, ...] = (
     opt.ARCHITECTURE,
     gpt_neox.ARCHITECTURE,
     gptj.ARCHITECTURE,
+    whisper.ARCHITECTURE,
     zaya.ARCHITECTURE,
     vit.ARCHITECTURE,
     dinov2.ARCHITECTURE,
