@@ -28,6 +28,7 @@ from packhorse.serve.protocols import (
     tei,
     tei_text,
     text_to_text,
+    tgi,
 )
 from packhorse.serve.settings import Settings
 
@@ -59,6 +60,7 @@ LINES = (
         names=field_names.ANSWERS,
     ),
     Route("POST", "/fill-mask", hub_tasks.fill_mask, tei_style, names=field_names.TEI),
+    Route("POST", "/generate", tgi.generate, tei_style),
     Route("POST", "/translate", text_to_text.translate, tei_style, names=field_names.TO_TEXT),
     Route("POST", "/summarize", text_to_text.summarize, tei_style, names=field_names.TO_TEXT),
     Route(
