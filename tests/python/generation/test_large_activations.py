@@ -16,8 +16,8 @@ from packhorse_weights.formats.safetensors import read_safetensors, write_safete
 from packhorse_weights.tensor import Tensor
 
 # Numbers by which transformers' feed-forward blocks give up to 2.7e6 (t5) and 6.4e7 (t5-gated).
-LARGEST = 3e4  # of the weights of outputs
-INNER = 16  # factor of the weights before them
+LARGEST = 3e4  # largest weight of outputs
+INNER = 16  # factor of weights before them
 
 
 def make_folder(to: Path, name: str) -> Path:
