@@ -103,9 +103,9 @@ struct Task {
   int64_t chunks() const { return end - begin; }
 };
 
-// Attention in units: neighbouring sequences whose queries see the same keys, as beams of one source
-// do in cross attention, are one, so that keys are read once for all of them. A row is the same
-// expression whatever rows are beside it.
+// Attention in units: neighbouring sequences whose queries see the same keys, as beams of one
+// source do in cross attention, are one, so that keys are read once for all of them. A row is the
+// same expression whatever rows are beside it.
 class PagedAttention {
  public:
   PagedAttention(const AttentionArgs& args, const Kernels& kernels, ThreadPool& pool)
