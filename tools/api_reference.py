@@ -13,7 +13,7 @@ import sys
 import warnings
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, get_origin
 
 ROOT = Path(__file__).parents[1]
 TEMPLATES = Path(__file__).with_suffix("")
@@ -21,6 +21,7 @@ MODULES = (
     "packhorse",
     "packhorse.ops",
     "packhorse.text",
+    "packhorse.image",
     "packhorse.evaluation",
     "packhorse.ray",
     "packhorse_weights",
@@ -50,7 +51,7 @@ def undocumented() -> list[str]:
         module = importlib.import_module(module_name)
         for name in public_names(module):
             value = getattr(module, name)
-            if not callable(value):  # such as a type alias
+            if not callable(value) or get_origin(value) is not None:  # such as a type alias
                 continue
             if not (value.__doc__ or "").strip():
                 found.append(f"{module_name}.{name}")

@@ -18,11 +18,13 @@ from typing import NamedTuple
 
 # The folders that the files of a folder may include besides their own.
 MAY_INCLUDE = {
-    "pyruntime": {"generation", "session", "model", "image", "ops", "core", "include"},
+    "pyruntime": {"generation", "session", "model", "audio", "image", "ops", "core", "include"},
     "runtime/generation": {"session", "model", "ops", "core", "include"},
     "runtime/session": {"model", "ops", "core", "include"},
     "runtime/model": {"ops", "core", "include"},
-    # Prepares inputs on the host, by the vector kernels and threads of the CPU; knows no model.
+    # These prepare inputs on the host, by the vector kernels and threads of the CPU; they know no
+    # model.
+    "runtime/audio": {"cpu", "core", "include"},
     "runtime/image": {"cpu", "core", "include"},
     "runtime/ops": {"core", "include"},
     "runtime/cpu": {"ops", "core", "include"},  # the boundary's headers, which backends implement
@@ -144,7 +146,8 @@ def _upwards(rooms: dict[str, str]) -> dict[str, str]:
 # may be a room of its own.
 # `packhorse` may import all of `packhorse_weights`, which knows nothing of it. The `__init__.py` of
 # both take from anywhere the names that users import.
-_MODELS = "top generation text text.generation text.tasks text.tokenization"  # what runs models
+# What runs models.
+_MODELS = "top generation image text text.generation text.tasks text.tokenization"
 MAY_IMPORT = {
     "packhorse": {
         "top": "_native generation",
@@ -157,21 +160,22 @@ MAY_IMPORT = {
         "text.generation": "top _native generation text text.tokenization text.tool_calls",
         "text.tool_calls": "text.generation",
         "evaluation": "top generation text text.tasks",
+        "audio": "top _native generation text",
         "image": "top _native text text.tasks",
         **_upwards(
             {
                 "serve.errors": "",
                 "serve.settings": "top",
                 "serve.observability": "",
-                "serve.models": _MODELS,
+                "serve.models": f"{_MODELS} audio",
                 "serve.http": "",
                 "serve.openapi": "top",
-                "serve.protocols": _MODELS,
+                "serve.protocols": f"{_MODELS} audio",
                 "serve": "",
             }
         ),
-        "ray": "top text serve",
-        "cli": "top text text.tasks serve serve.settings ray evaluation",
+        "ray": "top text image serve",
+        "cli": "top audio text text.tasks image serve serve.settings ray evaluation",
     },
     "packhorse_weights": {
         "top": "adapters architectures formats hub quantization sentence_transformers tokenizers",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import cast
+from collections.abc import Mapping
+from typing import Any, cast
 
 from packhorse.names import Dtype
 
@@ -18,10 +19,16 @@ def dtypes_of(device: str) -> tuple[str, ...]:
     return _DTYPES.get(device.partition(":")[0], ())
 
 
-def choose_dtype(dtype: object, device: str, stored: str, generates: bool = False) -> Dtype:
+def choose_dtype(
+    dtype: object,
+    device: str,
+    stored: str,
+    generates: bool = False,
+    spec: Mapping[str, Any] | None = None,
+) -> Dtype:
     """Returns `dtype`, or the default for weights that are stored as `stored`, in a session that
-    generates or not, if it is None or "auto". Other names of dtypes, and those of PyTorch, stand
-    for ours.
+    generates or not, of a model with this spec, if it is None or "auto". Other names of dtypes, and
+    those of PyTorch, stand for ours.
 
     Raises ValueError if `dtype` is not a dtype of any device, or if the weights are quantised for
     another dtype.
@@ -33,7 +40,8 @@ def choose_dtype(dtype: object, device: str, stored: str, generates: bool = Fals
     if dtype in (None, "auto"):
         from packhorse_weights.tensor import default_dtype
 
-        return cast(Dtype, default_dtype(device, stored, generates))
+        family = None if spec is None else spec.get("family")
+        return cast(Dtype, default_dtype(device, stored, generates, family))
     known = [name for name in dtypes_of(device) if name != "stored" or stored == "stored"]
     if known and not any(dtype in names for names in _DTYPES.values()):
         raise ValueError(f"unknown dtype {dtype!r:.80}; known: {', '.join(known)} on {device}")

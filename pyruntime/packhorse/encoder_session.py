@@ -116,6 +116,7 @@ class EncoderSession(Session, generates=False):
         stream: Any = ...,
         on_device: Literal[False] | None = ...,
         rows: TokenSequence | None = ...,
+        features: FloatArray | None = ...,
     ) -> RunResult: ...
     @overload
     def run(
@@ -159,6 +160,7 @@ class EncoderSession(Session, generates=False):
         stream: Any = None,
         on_device: bool | None = None,
         rows: TokenSequence | None = None,
+        features: FloatArray | None = None,
     ) -> RunResult | DeviceResult:
         """Runs one batch: `PackedTokens`, `(ids, cu_seqlens)`, or a list of id sequences; models of
         images take `PackedPatches`, in host memory.
@@ -178,6 +180,9 @@ class EncoderSession(Session, generates=False):
                    (`RunResult`). None: on the device if the batch is there and there is no `out`
         rows       the tokens for which "predictions" are made: their indices in the whole batch, in
                    ascending order, on the host; at most `max_predictions`
+        features   float32 [R, k]: of models that take rows beside ids (`takes_features`), such as
+                   those of a tower of images, one for each of the R tokens with a certain id, in
+                   order; on the host
 
         Raises ValueError naming the array, what was found and what was expected. If a batch on the
         device is wrong, reading or checking its results raises it. Raises RuntimeError if all
@@ -186,8 +191,9 @@ class EncoderSession(Session, generates=False):
         """
         self.check_open()
         if isinstance(batch, PackedPatches):
-            if stream is not None or on_device or rows is not None:
-                raise ValueError("PackedPatches go without stream, on_device and rows")
+            given = (on_device, *(x is not None for x in (stream, rows, features)))
+            if any(given):
+                raise ValueError("PackedPatches go without stream, on_device, rows and features")
             return self._run_patches(batch, output_names(self._native, outputs, out or ()), out)
         packed = as_batch(batch)
         names = output_names(self._native, outputs, out or ())
@@ -201,6 +207,10 @@ class EncoderSession(Session, generates=False):
         if ("predictions" in names) != (rows is not None):
             raise ValueError('output "predictions" and rows= go together: give both, or neither')
         wanted = None if rows is None else as_int32("rows", rows)
+        if features is not None:
+            if on_device or packed.on_device:
+                raise ValueError("features go with batches and results in host memory")
+            features = _as_rows(features)
         if on_device:
             return self._run_to_device(packed, wanted, names, handle)
         num_rows = 0 if wanted is None else wanted.size
@@ -212,8 +222,13 @@ class EncoderSession(Session, generates=False):
             self._native.run_from_device(views, wanted, handle, arrays)
         else:
             self._native.wait_for(handle)
-            self._run_into(packed, arrays, wanted)
+            self._run_into(packed, arrays, wanted, features)
         return RunResult(arrays, packed.cu_seqlens)
+
+    @property
+    def takes_features(self) -> int:
+        """The number of columns of `features` that `run` takes beside token ids; 0: none."""
+        return int(stem_of(self.config).get("rows", {}).get("features", 0))
 
     @property
     def takes_patches(self) -> bool:
@@ -338,9 +353,10 @@ class EncoderSession(Session, generates=False):
         batch: PackedTokens,
         arrays: Mapping[OutputName, FloatArray],
         rows: Int32Array | None = None,
+        features: FloatArray | None = None,
     ) -> None:
         self._native.run(
-            batch.ids, batch.cu_seqlens, batch.type_ids, batch.position_ids, rows, arrays
+            batch.ids, batch.cu_seqlens, batch.type_ids, batch.position_ids, rows, arrays, features
         )
 
     def __repr__(self) -> str:
@@ -349,3 +365,13 @@ class EncoderSession(Session, generates=False):
             f"device='{self.device}', dtype='{self.dtype}', max_tokens={self.max_tokens}, "
             f"max_sequences={self.max_sequences})"
         )
+
+
+def _as_rows(features: Any) -> FloatArray:
+    """The features as a C-contiguous float32 matrix. Raises ValueError for anything else."""
+    array = np.asarray(features)
+    if array.ndim != 2 or not np.issubdtype(array.dtype, np.floating):
+        raise ValueError(
+            f"features is {array.dtype}{list(array.shape)}, expected a matrix of floats"
+        )
+    return np.ascontiguousarray(array, np.float32)

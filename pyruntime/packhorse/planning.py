@@ -46,7 +46,8 @@ def plan_memory(
         files = resolve_model(model, **asked.reading())
         generates = asked.generates(model, files.spec)
         stored = files.stored_dtype
-        model = files.in_dtype(choose_dtype(dtype, device, stored, generates)).spec
+        dtype = choose_dtype(dtype, device, stored, generates, files.spec)
+        model = files.in_dtype(dtype).spec
     elif any(value is not None for value in asked.reading().values()):
         *names, last = READING
         raise ValueError(
@@ -55,7 +56,7 @@ def plan_memory(
         )
     elif "quantized" in model:
         stored = "stored"
-    chosen = choose_dtype(dtype, device, stored, generates)
+    chosen = choose_dtype(dtype, device, stored, generates, model)
     if chosen != "stored":
         model = {name: value for name, value in model.items() if name != "quantized"}
     given = asked.of_session(chosen, generates)

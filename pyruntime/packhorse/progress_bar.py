@@ -24,9 +24,10 @@ _LONG_S = 2.0  # for shorter calls nobody needs a bar
 
 class ProgressBar:
     """Writes to stderr, from the first report on that comes after so many seconds, unless that is
-    the last one. `close` ends the line."""
+    the last one. `close` ends the line. `what`: what is counted."""
 
-    def __init__(self, after_s: float = 0.0) -> None:
+    def __init__(self, after_s: float = 0.0, what: str = "texts") -> None:
+        self._what = what
         self._begin = monotonic()
         self._next_s = after_s
         self._waits = after_s > 0
@@ -43,7 +44,7 @@ class ProgressBar:
         self._next_s = seconds + _EVERY_S
         rate = done / max(seconds, 1e-9)
         of_all = "" if total is None else f" of {total:,}"
-        self.write(f"{done:,}{of_all} texts ({rate:,.0f}/s)")
+        self.write(f"{done:,}{of_all} {self._what} ({rate:,.0f}/s)")
 
     def write(self, text: str) -> None:
         """The line, in place of what it was."""
@@ -63,18 +64,20 @@ def _is_wanted(asked: bool | None) -> bool:
 
 
 @contextmanager
-def reporting(progress: Progress | None) -> Iterator[Callable[[int, int | None], object] | None]:
-    """The function to call with (texts done, texts in total or None); None: there is none. Raises
-    ValueError for what is no progress."""
+def reporting(
+    progress: Progress | None, what: str = "texts"
+) -> Iterator[Callable[[int, int | None], object] | None]:
+    """The function to call with (texts done, texts in total or None); None: there is none. `what`:
+    what is counted, if no texts are. Raises ValueError for what is no progress."""
     if progress is not None and not isinstance(progress, bool):
         if not callable(progress):
             raise ValueError(
-                f"progress is {progress!r:.80}, expected a function of (texts done, texts in "
+                f"progress is {progress!r:.80}, expected a function of ({what} done, {what} in "
                 "total), True or False"
             )
         yield progress
     elif _is_wanted(progress):
-        bar = ProgressBar(0.0 if progress else _LONG_S)
+        bar = ProgressBar(0.0 if progress else _LONG_S, what)
         try:
             yield bar
         finally:

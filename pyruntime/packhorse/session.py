@@ -154,7 +154,7 @@ class Session:
         check_device(asked.device)
         model = resolve_model(path, **asked.reading())
         generates = asked.generates(path, model.spec)
-        dtype = choose_dtype(asked.dtype, asked.device, model.stored_dtype, generates)
+        dtype = choose_dtype(asked.dtype, asked.device, model.stored_dtype, generates, model.spec)
         kind = Session._kinds[generates]
         if issubclass(cls, kind):
             kind = cls

@@ -30,6 +30,23 @@ void check_size(std::string_view array, std::span<const int32_t> values, int64_t
   }
 }
 
+void check_features(const PackedTokens& batch, const PackedLimits& limits) {
+  if (limits.feature_columns == 0) {
+    if (batch.features.empty()) return;
+    throw InvalidArgument("features were given, but this model takes token ids alone");
+  }
+  const auto columns = static_cast<size_t>(limits.feature_columns);
+  if (!batch.features.empty() && batch.feature_columns != limits.feature_columns) {
+    throw InvalidArgument(concat("features has ", batch.feature_columns,
+                                 " columns; the model takes rows of ", limits.feature_columns));
+  }
+  const auto tokens = std::ranges::count(batch.ids, limits.feature_id);
+  if (static_cast<size_t>(tokens) * columns == batch.features.size()) return;
+  throw InvalidArgument(concat("features has ", batch.features.size() / columns, " rows, but ids ",
+                               "has ", tokens, " tokens ", limits.feature_id,
+                               ", which take one each"));
+}
+
 }  // namespace
 
 int64_t PackedTokens::max_seqlen() const {
@@ -107,6 +124,7 @@ void check(const PackedTokens& batch, const PackedLimits& limits) {
     check_range("position_ids", batch.position_ids, "num_positions", limits.num_positions);
   }
   check_prediction_rows(batch.prediction_rows, batch.num_tokens(), limits);
+  check_features(batch, limits);
   if (batch.max_seqlen() > limits.max_seqlen) {
     for (size_t i = 1; i < batch.cu_seqlens.size(); ++i) {
       const int64_t length = batch.cu_seqlens[i] - batch.cu_seqlens[i - 1];

@@ -39,7 +39,7 @@ class CpuOps final : public Ops {
     return cpu::feed_forward_workspace(args, pool_.threads());
   }
   size_t attention_workspace(const AttentionArgs& args) const override {
-    return cpu::attention_workspace(args.queries.num_sequences, args.head_dim, pool_.threads());
+    return cpu::attention_workspace(args, pool_.threads());
   }
   size_t paged_attention_workspace(const AttentionArgs& args) const override {
     return cpu::paged_attention_workspace(args, pool_.threads());
@@ -54,7 +54,7 @@ class CpuOps final : public Ops {
     return cpu::cca_workspace(args, pool_.threads());
   }
   bool embeds_stored_rows() const override { return true; }
-  bool embeds_patches() const override { return true; }
+  bool knows_grids() const override { return true; }
   size_t moe_workspace(const MoeArgs& args) const override {
     return cpu::moe_workspace(args, pool_.threads());
   }

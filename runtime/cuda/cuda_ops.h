@@ -82,6 +82,8 @@ class CudaOps final : public Ops {
   void do_begin_step(const BeginStepArgs& args) override;
   void do_moe(const MoeArgs& args) override;
   void do_add_scaled(const AddScaledArgs& args) override;
+  void do_embed_patches(const EmbedPatchesArgs& args) override;
+  void do_probe_attention(const ProbeAttentionArgs& args) override;
 
   void gemm(const GemmParams& params);
   // True if the GEMM that computes heads can rotate them.

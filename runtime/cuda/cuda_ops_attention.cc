@@ -60,11 +60,6 @@ void check_paged_attention(const AttentionArgs& args) {
   if (args.head_dim > 256) {
     throw InvalidArgument(concat("attention: head_dim ", args.head_dim, " is over 256"));
   }
-  if (!args.mask.causal || args.term.kind == ScoreTermKind::kBucketed) {
-    throw RuntimeError(
-        concat("attention: ", args.mask.causal ? "a bucketed term" : "a mask that is not causal",
-               " over pages does not run on CUDA yet"));
-  }
   const bool float8 = args.pages.keys.dtype == DType::kFloat8;
   if (args.pages.keys.dtype != args.q.dtype && !float8) {
     throw InvalidArgument(concat("attention: pages are ", name_of(args.pages.keys.dtype),
@@ -157,6 +152,7 @@ void CudaOps::do_paged_attention(const AttentionArgs& args) {
       .workspace_bytes = args.workspace == nullptr ? 0 : paged_attention_workspace(args)};
   AttentionArgs own = args;
   if (own.term.kind != ScoreTermKind::kAlibi) own.term.slopes = nullptr;
+  if (own.term.kind != ScoreTermKind::kBucketed) own.term.by_distance = nullptr;
   const DeviceGuard guard(device_);
   if (args.k && !appends_to_pages(args, stream_.caps)) {
     launch_append_kv_cache(appended(args), stream_);

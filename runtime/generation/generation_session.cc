@@ -8,6 +8,7 @@
 #include "core/format.h"
 #include "generation/engine/adapter_names.h"
 #include "generation/engine/engine.h"
+#include "model/spec/spec.h"
 
 namespace packhorse {
 namespace {
@@ -31,6 +32,17 @@ class EngineSession final : public GenerationSession {
                                             std::span<const int32_t> source) override {
     check_process(process_);
     std::unique_ptr<Job> job = make(ids, sampling, source);
+    std::shared_ptr<GenerationRequest> request = job->request;
+    parts_->engine.submit({&job, 1}, timeout_s);
+    return request;
+  }
+
+  std::shared_ptr<GenerationRequest> submit_features(
+      std::span<const int32_t> ids, const Sampling& sampling, double timeout_s,
+      std::shared_ptr<const SourceFeatures> features) override {
+    check_process(process_);
+    if (features == nullptr) throw InvalidArgument("there are no features, expected frames");
+    std::unique_ptr<Job> job = make(ids, sampling, {}, std::move(features));
     std::shared_ptr<GenerationRequest> request = job->request;
     parts_->engine.submit({&job, 1}, timeout_s);
     return request;
@@ -110,6 +122,9 @@ class EngineSession final : public GenerationSession {
     const RunnerLimits& limits = parts_->runner->limits();
     return std::min(limits.max_source, (limits.num_pages - 1) * kPageTokens);
   }
+  int64_t frame_features() const override {
+    return parts_->runner->limits().source_features / kAudioStride;
+  }
 
  private:
   /// State that the engine's thread uses, and the engine.
@@ -123,8 +138,10 @@ class EngineSession final : public GenerationSession {
   };
 
   std::unique_ptr<Job> make(std::span<const int32_t> ids, const Sampling& sampling,
-                            std::span<const int32_t> source) {
-    auto job = make_job(ids, sampling, parts_->runner->limits(), options_, source);
+                            std::span<const int32_t> source,
+                            std::shared_ptr<const SourceFeatures> features = nullptr) {
+    auto job =
+        make_job(ids, sampling, parts_->runner->limits(), options_, source, std::move(features));
     if (!sampling.adapter.empty()) job->adapter = parts_->adapters.lease(sampling.adapter);
     return job;
   }

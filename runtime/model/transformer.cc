@@ -43,6 +43,8 @@ void Transformer::run(const TokenBatch& tokens, KeySource& keys, void (*before_l
                      .weights = weights_,
                      .buffers = layers_,
                      .batch = tokens.batch,
+                     .grids = tokens.grids,
+                     .prefix = tokens.prefix,
                      .keys = keys,
                      .source = source,
                      .adapters = adapters_,

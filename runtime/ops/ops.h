@@ -43,8 +43,8 @@ class PACKHORSE_API Ops {
   /// True where `embed` decodes rows as it reads: of weights in groups, and of 16-bit floats into
   /// float32 (EmbedArgs::word).
   virtual bool embeds_stored_rows() const { return false; }
-  /// True where there are kernels for the operators of args/patches.h.
-  virtual bool embeds_patches() const { return false; }
+  /// True where rotations and score terms may be those of grids, and `embed` takes given rows.
+  virtual bool knows_grids() const { return false; }
   /// Head sizes are zero-padded to a multiple of this when weights are loaded.
   virtual int64_t head_dim_multiple() const = 0;
   /// True where the two columns that a rotation combines lie side by side in the heads of queries
@@ -142,9 +142,8 @@ class PACKHORSE_API Ops {
   virtual void do_activate(const ActivateArgs& args) = 0;
   virtual void do_moe(const MoeArgs& args) = 0;
   virtual void do_add_scaled(const AddScaledArgs& args) = 0;
-  // Throw RuntimeError unless embeds_patches.
-  virtual void do_embed_patches(const EmbedPatchesArgs& args);
-  virtual void do_probe_attention(const ProbeAttentionArgs& args);
+  virtual void do_embed_patches(const EmbedPatchesArgs& args) = 0;
+  virtual void do_probe_attention(const ProbeAttentionArgs& args) = 0;
 };
 
 }  // namespace packhorse

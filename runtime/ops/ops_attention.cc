@@ -28,6 +28,9 @@ void check_paged_attention(const char* op, const AttentionArgs& args) {
   if (args.term.kind == ScoreTermKind::kDisentangled) {
     fail(op, "a disentangled term was asked for over pages, expected another one or none");
   }
+  if (args.term.kind == ScoreTermKind::kGrid) {
+    fail(op, "a term of grids was asked for over pages, expected another one or none");
+  }
   if (args.term.kind == ScoreTermKind::kBucketed &&
       (args.term.by_distance == nullptr || args.term.max_distance <= 0)) {
     fail(op, "a bucketed term over pages has no numbers by distance, expected some");
@@ -55,6 +58,10 @@ void Ops::rotation(const RotationArgs& args) {
   const char* op = "rotation";
   if (args.dims <= 0 || args.dims % 2 != 0 || args.frequencies == nullptr) {
     fail(op, concat("dims is ", args.dims, ", expected two for each frequency"));
+  }
+  if (args.grids != nullptr && (args.dims % 4 != 0 || args.prefix < 0 || !knows_grids())) {
+    fail(op, concat("dims is ", args.dims, " over a grid behind ", args.prefix,
+                    " rows, expected a multiple of 4 and a device that has it"));
   }
   check_matrix(op, "out", args.out, args.batch.num_tokens, rotation_columns(args.dims));
   check_dtype_is(op, "out", args.out, DType::kFloat32);
@@ -135,6 +142,14 @@ void Ops::attention(const AttentionArgs& args) {
   constexpr int32_t kMostDistance = 1 << 24;
   if (term.kind == ScoreTermKind::kBucketed && term.max_distance > kMostDistance) {
     fail(op, concat("max_distance is ", term.max_distance, ", expected at most ", kMostDistance));
+  }
+  if (term.kind == ScoreTermKind::kGrid &&
+      (term.table == nullptr || term.grid_rows < 1 || term.grid_columns < 1 || !knows_grids() ||
+       (term.grids == nullptr && args.q.rows() > 0) || args.mask.causal ||
+       args.mask.window_left >= 0 || args.mask.window_right >= 0)) {
+    fail(op,
+         concat("a term of grids needs a table (found ", term.grid_rows, " x ", term.grid_columns,
+                " cells), the grids of the batch, no mask, and a device that has it"));
   }
   if (args.term.kind == ScoreTermKind::kDisentangled) {
     for (auto [name, table] : {std::pair{"position_keys", &args.term.position_keys},

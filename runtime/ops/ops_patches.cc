@@ -2,7 +2,6 @@
 #include "core/format.h"
 #include "ops/checks.h"
 #include "ops/ops.h"
-#include "packhorse/error.h"
 
 namespace packhorse {
 
@@ -37,20 +36,12 @@ void Ops::probe_attention(const ProbeAttentionArgs& args) {
   check_dtype_is(op, "values", args.values, args.keys.dtype);
   check_dtype_is(op, "out", args.out, args.keys.dtype);
   if (args.query == nullptr) fail(op, "query is missing");
-  if (args.num_heads < 1 || columns % args.num_heads != 0 ||
-      columns / args.num_heads > kMostProbeColumns) {
-    fail(op, concat("num_heads is ", args.num_heads, ", expected a divisor of ", columns,
-                    " columns, with heads of at most ", kMostProbeColumns));
+  if (args.num_heads < 1 || args.head_dim < 1 || args.head_dim > kMostProbeColumns ||
+      args.num_heads * args.head_dim > columns) {
+    fail(op, concat(args.num_heads, " heads of ", args.head_dim, ", expected heads of 1 to ",
+                    kMostProbeColumns, " columns, all of them within ", columns));
   }
   if (args.batch.num_sequences > 0) do_probe_attention(args);
-}
-
-void Ops::do_embed_patches(const EmbedPatchesArgs& /*args*/) {
-  throw RuntimeError("embed_patches: this device has no kernel for it");
-}
-
-void Ops::do_probe_attention(const ProbeAttentionArgs& /*args*/) {
-  throw RuntimeError("probe_attention: this device has no kernel for it");
 }
 
 }  // namespace packhorse

@@ -36,6 +36,14 @@ void Ops::embed(const EmbedArgs& args) {
     fail(op, concat("skipped_id is ", args.skipped_id, " with position_offset ",
                     args.position_offset, ", expected ids and an offset of at least 1"));
   }
+  if (args.rows) {
+    check_matrix(op, "rows", args.rows, args.rows.rows(), hidden_size);
+    check_dtype_is(op, "rows", args.rows, args.out.dtype);
+    if (!knows_grids()) fail(op, "rows were given, which this device does not take");
+  }
+  if (static_cast<bool>(args.rows) != (args.row_numbers != nullptr)) {
+    fail(op, "rows and row_numbers go together");
+  }
   if (tokens == 0) return;
   if (args.ids == nullptr && args.word.rows() != tokens) {
     fail(op, concat("ids are missing for ", tokens, " tokens, and word has ", args.word.rows(),
@@ -103,8 +111,9 @@ void Ops::cast(const CastArgs& args) {
   const char* op = "cast";
   check_compute_dtype(op, "x", args.x);
   check_compute_dtype(op, "out", args.out);
+  if (args.padding < 0) fail(op, concat("padding is ", args.padding, ", expected 0 or more"));
   check_matrix(op, "out", args.out, args.rows == nullptr ? args.x.rows() : args.out.rows(),
-               args.x.columns());
+               args.x.columns() + args.padding);
   if (args.normalize && (args.scale != 1 || args.soft_cap != 0)) {
     fail(op, "rows that are normalised have neither scale nor soft_cap");
   }

@@ -66,7 +66,7 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
     validator_.check(tokens, outputs);
     const auto turn = take_turn();
     const DownloadScope downloads(device());
-    outputs_.read(encode_batch(staging_.upload(tokens)), outputs);
+    outputs_.read(encode_batch(staging_.upload(tokens, buffers_.features)), outputs);
     device().synchronize();
   }
 
@@ -99,7 +99,8 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
     const auto turn = take_turn();
     const auto lease = slots_.lease(shared_from_this());
     wait_for(stream);
-    return keep_outputs(encode_batch(staging_.upload(tokens)), wanted, lease, stream, 0);
+    return keep_outputs(encode_batch(staging_.upload(tokens, buffers_.features)), wanted, lease,
+                        stream, 0);
   }
 
   DeviceOutputs run_on_device(const DeviceTokens& tokens, const DeviceOutputSet& wanted,
@@ -137,7 +138,7 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
   std::vector<double> time_encoder(const PackedTokens& tokens, int samples, int launches) override {
     validator_.check(tokens, DeviceOutputSet());
     const auto turn = take_turn();
-    const TokenBatch batch = staging_.upload(tokens);
+    const TokenBatch batch = staging_.upload(tokens, buffers_.features);
     std::vector<double> times;
     for (int i = 0; i < samples; ++i) {
       const double total = device().elapsed_ms([&] {
@@ -151,7 +152,7 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
   std::vector<std::string> explain(const PackedTokens& tokens) override {
     validator_.check(tokens, DeviceOutputSet());
     const auto turn = take_turn();
-    const TokenBatch batch = staging_.upload(tokens);
+    const TokenBatch batch = staging_.upload(tokens, buffers_.features);
     const auto lines = model_.backend.ops->explain([&] {
       // Kernels in a graph were chosen for its bounds, not for the batch, so explain those.
       const auto bounds = graphs_.bounds_of(bounds_of(batch), has_type_ids(batch));
@@ -240,7 +241,8 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
   // Runs one token through everything, so that kernels which are created at first use are created
   // now rather than in a caller's run.
   void warm_up() {
-    const std::array<int32_t, 1> ids = {0};
+    // A token that takes a given row would need one.
+    const std::array<int32_t, 1> ids = {model_.limits.feature_id == 0 ? 1 : 0};
     const std::array<int32_t, 2> cu_seqlens = {0, 1};
     const bool predicts = model_.layouts.predictions.exists();
     DeviceOutputSet all;
@@ -305,7 +307,10 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
   // Encodes whatever batch the device holds, with launches that serve any batch within the bounds.
   void encode_within(const GraphBounds& bounds, bool has_type_ids) {
     TokenBatch tokens =
-        staging_.bounds(bounds.num_tokens, model_.limits.max_sequences, has_type_ids);
+        takes_patches(model_.spec)
+            ? staging_.patch_bounds(bounds.num_tokens, buffers_.features,
+                                    model_.patch_limits.prefix)
+            : staging_.bounds(bounds.num_tokens, model_.limits.max_sequences, has_type_ids);
     tokens.batch.max_seqlen = bounds.max_seqlen;
     tokens.batch.min_seqlen = bounds.min_seqlen;
     encode(tokens);

@@ -31,7 +31,15 @@ PackedLimits limits_of(const Spec& spec, const SessionOptions& options) {
           .vocab_size = spec.stack().stem.vocab_size,
           .type_vocab_size = std::max<int64_t>(1, spec.stack().stem.type_vocab_size),
           .num_positions = spec.stack().stem.num_positions - spec.stack().stem.position_offset,
-          .max_predictions = spec.heads.masked_lm || spec.heads.lm ? options.max_predictions : 0};
+          .max_predictions = spec.heads.masked_lm || spec.heads.lm ? options.max_predictions : 0,
+          .feature_columns = spec.stack().stem.rows.features,
+          .feature_id = spec.stack().stem.rows.id};
+}
+
+// True for what Ops::knows_grids is needed for.
+bool needs_grids(const StackSpec& stack) {
+  return stack.stem.rows.features > 0 || stack.score_term.kind == ScoreTermKind::kGrid ||
+         std::ranges::any_of(stack.ropes, &RopeSpec::grid);
 }
 
 }  // namespace
@@ -58,9 +66,9 @@ LoadedModel open_model(const std::string& spec_json, const SessionOptions& optio
                                  model.spec.max_seqlen, "; expected at least ", patches.prefix + 1,
                                  ", the tokens of the smallest image"));
   }
-  const bool has_patches = takes_patches(model.spec) || model.spec.heads.probe;
-  if (has_patches && !model.backend.ops->embeds_patches()) {
-    throw RuntimeError(concat("this model takes images, for which ", name_of(options.device),
+  if (needs_grids(model.spec.stack()) && !model.backend.ops->knows_grids()) {
+    throw RuntimeError(concat("this model knows places in images by rotations or steps, or takes ",
+                              "rows beside token ids, for which ", name_of(options.device),
                               " has no kernels: load it on the device cpu"));
   }
   model.precision =

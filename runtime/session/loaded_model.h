@@ -8,7 +8,7 @@
 
 #include "core/arena.h"
 #include "model/batch.h"
-#include "model/heads/outputs.h"
+#include "model/heads/output_layout.h"
 #include "model/loading/precision.h"
 #include "model/loading/weights.h"
 #include "model/spec/spec.h"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/arena.h"
-#include "model/heads/outputs.h"
+#include "model/heads/output_layout.h"
 #include "ops/device_context.h"
 
 namespace packhorse {

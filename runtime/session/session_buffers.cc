@@ -1,5 +1,7 @@
 #include "session/session_buffers.h"
 
+#include <algorithm>
+
 #include "session/loaded_model.h"
 #include "session/output_slots.h"
 #include "session/staging.h"
@@ -18,9 +20,9 @@ SessionBuffers take_session_buffers(const Spec& spec, const ModelWeights& weight
   }
   buffers.inputs =
       arena.take_array<int32_t>("inputs", static_cast<size_t>(InputLayout(capacity).size));
-  if (takes_patches(spec)) {
-    buffers.features = arena.take_matrix("features", capacity.max_tokens,
-                                         spec.stack().stem.patches.features, DType::kFloat32);
+  const StemSpec& stem = spec.stack().stem;
+  if (const int64_t columns = std::max(stem.patches.features, stem.rows.features); columns > 0) {
+    buffers.features = arena.take_matrix("features", capacity.max_tokens, columns, DType::kFloat32);
   }
   buffers.model = take_model_buffers(spec, weights, capacity, *backend.ops, arena);
   return buffers;

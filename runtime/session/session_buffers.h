@@ -14,7 +14,7 @@ namespace packhorse {
 struct SessionBuffers {
   std::vector<OutputBuffers> slots;  // taken first: they share no bytes with other buffers
   int32_t* inputs = nullptr;         // [InputLayout::size]
-  TensorView features;               // [max_tokens, elements of a patch], or empty
+  TensorView features;               // [max_tokens, elements of a patch or row], or empty
   ModelBuffers model;
 };
 

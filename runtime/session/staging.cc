@@ -42,7 +42,7 @@ Staging::Staging(const Capacity& capacity, const PackedLimits& limits, int32_t* 
       uploads_(
           device.make_upload_buffer(buffer, static_cast<size_t>(layout_.size) * sizeof(int32_t))) {}
 
-TokenBatch Staging::upload(const PackedTokens& tokens) {
+TokenBatch Staging::upload(const PackedTokens& tokens, const TensorView& features) {
   const int64_t num_tokens = tokens.num_tokens();
   auto* const host = static_cast<int32_t*>(uploads_->acquire());
   host[layout_.counts] = static_cast<int32_t>(num_tokens);
@@ -63,10 +63,22 @@ TokenBatch Staging::upload(const PackedTokens& tokens) {
             host + layout_.prediction_rows);
   copy(tokens.ids, layout_.ids);
   copy(tokens.type_ids, layout_.type_ids);
+  if (!tokens.features.empty()) {
+    int32_t* number = host + layout_.type_ids;
+    int32_t next = 0;
+    for (const int32_t id : tokens.ids) *number++ = id == limits_.feature_id ? next++ : -1;
+    end = layout_.type_ids + num_tokens;
+  }
   copy(tokens.position_ids, layout_.position_ids);
   uploads_->send(static_cast<size_t>(end) * sizeof(int32_t));
 
   TokenBatch inputs = on_device(!tokens.type_ids.empty(), !tokens.position_ids.empty());
+  if (!tokens.features.empty()) {
+    device_.upload(features.data, tokens.features.data(), tokens.features.size_bytes());
+    inputs.features = features.first_rows(std::ranges::count(tokens.ids, limits_.feature_id));
+    inputs.row_numbers = buffer_ + layout_.type_ids;
+    inputs.type_ids = nullptr;
+  }
   inputs.batch.num_tokens = num_tokens;
   inputs.batch.num_sequences = tokens.num_sequences();
   inputs.batch.max_seqlen = tokens.max_seqlen();
@@ -99,13 +111,19 @@ TokenBatch Staging::upload(const PackedPatches& patches, const TensorView& featu
   uploads_->send(static_cast<size_t>(layout_.position_ids + 2 * images) * sizeof(int32_t));
   device_.upload(features.data, patches.features.data(), patches.features.size_bytes());
 
-  TokenBatch inputs = on_device(false, false);
-  inputs.ids = nullptr;
-  inputs.batch.num_tokens = num_tokens;
+  TokenBatch inputs = patch_bounds(num_tokens, features.first_rows(patches.num_patches()), prefix);
+  inputs.batch.counts = nullptr;
   inputs.batch.num_sequences = images;
   inputs.batch.max_seqlen = longest;
   inputs.batch.min_seqlen = least;
-  inputs.features = features.first_rows(patches.num_patches());
+  return inputs;
+}
+
+TokenBatch Staging::patch_bounds(int64_t num_tokens, const TensorView& features,
+                                 int64_t prefix) const {
+  TokenBatch inputs = bounds(num_tokens, limits_.max_sequences, false);
+  inputs.ids = nullptr;
+  inputs.features = features.first_rows(std::min(num_tokens, features.rows()));
   inputs.grids = buffer_ + layout_.position_ids;
   inputs.prefix = prefix;
   return inputs;

@@ -21,7 +21,7 @@ struct InputLayout {
   int64_t cu_seqlens;       // [max_sequences + 1]
   int64_t prediction_rows;  // [max_predictions]
   int64_t ids;              // [max_tokens]
-  int64_t type_ids;         // [max_tokens]
+  int64_t type_ids;         // [max_tokens]; where rows are given, TokenBatch::row_numbers
   int64_t position_ids;     // [max_tokens]; of images the grids [max_sequences, 2]
   int64_t size;
 };
@@ -32,8 +32,9 @@ class Staging {
   Staging(const Capacity& capacity, const PackedLimits& limits, int32_t* buffer,
           DeviceContext& device);
 
-  /// Copies a batch in host memory, which must have been checked, to the device.
-  TokenBatch upload(const PackedTokens& tokens);
+  /// Copies a batch in host memory, which must have been checked, to the device. `features`: device
+  /// memory for rows that are given beside ids, or empty.
+  TokenBatch upload(const PackedTokens& tokens, const TensorView& features);
   /// Copies a batch of images in host memory, which must have been checked. `features` is device
   /// memory for patches, `prefix` the number of rows before those of an image.
   TokenBatch upload(const PackedPatches& patches, const TensorView& features, int64_t prefix);
@@ -43,6 +44,8 @@ class Staging {
   /// A batch whose exact counts are only on the device, for launches that serve batches up to the
   /// given sizes.
   TokenBatch bounds(int64_t num_tokens, int64_t num_sequences, bool has_type_ids) const;
+  /// Counterpart of `bounds` for batches of images. `features`, `prefix`: as for `upload`.
+  TokenBatch patch_bounds(int64_t num_tokens, const TensorView& features, int64_t prefix) const;
 
   /// {T, B} of the most recent batch, in device memory.
   const int32_t* counts() const { return buffer_ + layout_.counts; }

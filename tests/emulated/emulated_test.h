@@ -68,6 +68,23 @@ void fill_normal(Array<T>& array, std::mt19937& random, double scale = 1) {
   for (size_t i = 0; i < array.size(); ++i) array[i] = rounded<T>(normal(random));
 }
 
+/// The largest distance of `bucket_bias`: larger ones count as this one.
+inline constexpr int kMostDistance = 70;
+
+/// Numbers of a term of buckets, as BucketBias::by_distance of `heads` heads.
+inline std::vector<float> bucket_bias(int heads) {
+  std::vector<float> numbers(static_cast<size_t>(heads * (kMostDistance + 1)));
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    numbers[i] = std::sin(static_cast<float>(i) / 4);
+  }
+  return numbers;
+}
+/// The number of a head for keys so far to the left.
+inline double bucket_number(const Array<float>& numbers, int head, int distance) {
+  const int place = kMostDistance - std::min(distance, kMostDistance);
+  return numbers[static_cast<size_t>(head * (kMostDistance + 1) + place)];
+}
+
 /// The largest difference from float64 results of magnitude around 1; infinite where one is NaN.
 template <class T>
 double error_of(const Array<T>& found, const std::vector<double>& expected) {

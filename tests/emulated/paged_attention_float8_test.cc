@@ -19,6 +19,7 @@ struct Shape {
   int window = -1;  // keys to the left that a query sees
   float soft_cap = 0;
   bool alibi = false;
+  bool buckets = false;
 };
 
 /// Tokens of each text that a step brings: from a position on, so many.
@@ -41,7 +42,7 @@ struct Texts {
   int num_pages = 0;
   std::vector<std::vector<T>> q, k, v;  // [length, heads, d] of each text
   Array<uint8_t> keys, values;
-  Array<float> key_scales, value_scales, slopes, workspace{1 << 18};
+  Array<float> key_scales, value_scales, slopes, numbers, workspace{1 << 18};
   Array<int32_t> table;
   Array<unsigned> counters{static_cast<size_t>(kPagedCounters)};
 
@@ -56,6 +57,7 @@ struct Texts {
         key_scales(product(num_pages, shape.kv_heads, kPageTokens)),
         value_scales(key_scales.size()),
         slopes(static_cast<size_t>(shape.heads)),
+        numbers(bucket_bias(shape.heads)),
         table(product(table_stride, static_cast<int64_t>(lengths.size()))) {
     std::mt19937 random(seed);
     for (const int length : lengths) {
@@ -165,6 +167,11 @@ struct Texts {
       p.term.kind = ScoreTermKind::kAlibi;
       p.term.slopes = slopes.data();
     }
+    if (shape.buckets) {
+      p.term.kind = ScoreTermKind::kBucketed;
+      p.term.by_distance = numbers.data();
+      p.term.max_distance = kMostDistance;
+    }
     PagedLaunch how = {.counters = counters.data()};
     if (kernel == Kernel::kSkinnyRowsSplit) {
       p.workspace = workspace.data();
@@ -210,6 +217,7 @@ struct Texts {
             score /= std::sqrt(static_cast<double>(d));
             if (shape.soft_cap != 0) score = shape.soft_cap * std::tanh(score / shape.soft_cap);
             if (shape.alibi) score -= slopes[static_cast<size_t>(h)] * (position - j);
+            if (shape.buckets) score += bucket_number(numbers, h, position - j);
             weights.push_back(score);
             maximum = std::max(maximum, score);
           }
@@ -400,6 +408,7 @@ TEST(pages_float8_odd_sizes) {
     check<__half>({4, 2, 40, 70}, {{191, 9}, {0, 30}, {63, 1}}, seed);
     check<__nv_bfloat16>({4, 2, 80, -1, 5, true}, {{85, 9}, {0, 1}}, seed);
     check<__half>({2, 2, 8}, {{0, 130}, {1, 17}}, seed);
+    check<__half>({4, 4, 64, -1, 0, false, true}, {{91, 9}, {0, 30}, {163, 1}}, seed);
     check<__half>({6, 2, 104, 5}, {{125, 9}, {3, 6}}, seed);
     check<__nv_bfloat16>({3, 1, 200, 40}, {{61, 7}}, seed);
   }

@@ -19,6 +19,7 @@ struct Options {
   bool causal = true;
   double early_keys = 1, late_keys = 1;  // scale of the first and last keys of a text
   int loud = -1;                         // the position of a key that is six times as large
+  bool buckets = false;
 };
 struct Shape {
   int heads, kv_heads, head_dim;
@@ -44,7 +45,7 @@ struct Pages {
   int tokens = 0, most_new = 0, longest = 0, table_stride, num_pages, q_stride;
   Array<T> q, keys, values;
   Array<int32_t> table, kv_lens, cu_seqlens, counts;
-  Array<float> slopes;
+  Array<float> slopes, numbers;
   Array<unsigned> counters{static_cast<size_t>(kPagedCounters)};
 
   Pages(const Shape& shape, const Texts& texts, unsigned seed, double poison)
@@ -60,7 +61,8 @@ struct Pages {
         kv_lens(lens),
         cu_seqlens(begins),
         counts(std::vector<int32_t>{tokens, static_cast<int32_t>(texts.size())}),
-        slopes(static_cast<size_t>(shape.heads)) {
+        slopes(static_cast<size_t>(shape.heads)),
+        numbers(bucket_bias(shape.heads)) {
     std::mt19937 random(seed);
     std::normal_distribution<double> normal(0, 1);
     for (Array<T>* array : {&q, &keys, &values}) {
@@ -140,6 +142,11 @@ struct Pages {
       p.term.kind = ScoreTermKind::kAlibi;
       p.term.slopes = slopes.data();
     }
+    if (shape.options.buckets) {
+      p.term.kind = ScoreTermKind::kBucketed;
+      p.term.by_distance = numbers.data();
+      p.term.max_distance = kMostDistance;
+    }
     return p;
   }
   PagedLaunch launch() { return {.counters = counters.data()}; }
@@ -170,6 +177,7 @@ struct Pages {
             if (shape.options.alibi) {
               score -= to_double(slopes[static_cast<size_t>(h)]) * std::abs(position - j);
             }
+            if (shape.options.buckets) score += bucket_number(numbers, h, position - j);
             weights[static_cast<size_t>(j)] = score;
             maximum = std::max(maximum, score);
           }
@@ -264,6 +272,15 @@ TEST(pages_sm90_masks_and_terms) {
   check<__half>({4, 2, 128, {.soft_cap = 30, .alibi = true}}, {{70, 200}, {20, 20}});
   check<__nv_bfloat16>({3, 1, 64, {.window = 90, .soft_cap = 30, .alibi = true}}, {{70, 300}});
   check<__half>({2, 1, 64, {.causal = false}}, {{100, 100}, {30, 200}});
+  check<__half>({4, 2, 64, {.buckets = true}}, {{70, 200}, {20, 20}, {1, 90}});
+  check<__nv_bfloat16>({3, 3, 128, {.soft_cap = 30, .buckets = true}}, {{70, 300}});
+}
+
+/// Sequences of a target attend to sources that are shorter, longer or empty.
+TEST(pages_sm90_of_sources) {
+  const Texts texts = {{100, 3}, {5, 0}, {30, 200}, {1, 70}, {0, 9}, {70, 64}};
+  check<__half>({2, 1, 64, {.causal = false}}, texts, 6);
+  check<__nv_bfloat16>({3, 3, 128, {.causal = false}}, texts);
 }
 
 TEST(pages_sm90_past_the_end_is_infinite) {

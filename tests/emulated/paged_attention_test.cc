@@ -22,6 +22,8 @@ struct Shape {
   AttentionMask mask{.causal = true};
   float soft_cap = 0;
   bool alibi = false;
+  bool buckets = false;
+  bool cross = false;  // keys are those of a source: all are in their pages, and seen by all rows
 };
 
 template <class T>
@@ -31,7 +33,7 @@ struct Case {
   int tokens = 0, pages_of_one = 0;
   Array<T> q, keys, values, out, new_keys, new_values;
   Array<int32_t> table, kv_lens, cu_seqlens;
-  Array<float> slopes, workspace;
+  Array<float> slopes, numbers, workspace;
   Array<unsigned> counters;
 
   static int sum(const std::vector<int32_t>& x) {
@@ -58,6 +60,7 @@ struct Case {
         kv_lens(texts.kv_lens),
         cu_seqlens(texts.kv_lens.size() + 1),
         slopes(static_cast<size_t>(shape.heads)),
+        numbers(bucket_bias(shape.heads)),
         workspace(1 << 18),
         counters(static_cast<size_t>(kPagedCounters)) {
     std::mt19937 random(seed);
@@ -73,7 +76,7 @@ struct Case {
       cu_seqlens[b + 1] = cu_seqlens[b] + texts.new_tokens[b];
     for (size_t h = 0; h < slopes.size(); ++h) slopes[h] = 0.1f * static_cast<float>(h + 1);
     counters.fill_bytes(0);
-    copy_new();
+    if (!shape.cross) copy_new();
     spoil_unwritten();
   }
 
@@ -154,6 +157,11 @@ struct Case {
       p.term.kind = ScoreTermKind::kAlibi;
       p.term.slopes = slopes.data();
     }
+    if (shape.buckets) {
+      p.term.kind = ScoreTermKind::kBucketed;
+      p.term.by_distance = numbers.data();
+      p.term.max_distance = kMostDistance;
+    }
     return p;
   }
 
@@ -183,6 +191,7 @@ struct Case {
             score /= std::sqrt(static_cast<double>(shape.head_dim));
             if (shape.soft_cap != 0) score = shape.soft_cap * std::tanh(score / shape.soft_cap);
             if (shape.alibi) score -= slopes[static_cast<size_t>(h)] * std::abs(position - j);
+            if (shape.buckets) score += bucket_number(numbers, h, position - j);
             scores.push_back(score);
             maximum = std::max(maximum, score);
           }
@@ -269,6 +278,84 @@ TEST(pages_odd_sizes) {
                   {{9, 30}, {200, 30}}, seed);
     check<__nv_bfloat16>({.head_dim = 80, .soft_cap = 5, .alibi = true}, {{2, 1}, {90, 1}}, seed);
     check<__half>({.heads = 1, .kv_heads = 1, .mask = {}}, {{6}, {130}}, seed);
+  }
+}
+
+TEST(pages_term_of_buckets) {
+  for (unsigned seed = 0; seed < 3; ++seed) {
+    check<__half>({.buckets = true}, {{5, 1, 12}, {70, 130, 12}}, seed);
+    check<__nv_bfloat16>({.heads = 3, .kv_heads = 1, .head_dim = 128, .buckets = true},
+                         {{1, 2}, {300, 65}}, seed);
+    check<__half>({.heads = 2, .kv_heads = 2, .head_dim = 256, .soft_cap = 5, .buckets = true},
+                  {{3, 2}, {100, 33}}, seed);
+  }
+}
+
+/// Launches over sources: the rows of every kernel have the same bits, also those of a launch for
+/// bounds, whose exact numbers lie on the device, and those of a row alone.
+template <class T>
+void check_cross(Shape shape, const Texts& texts, unsigned seed) {
+  emulated::set_seed(seed);
+  shape.cross = true;
+  shape.mask = {};
+  Case<T> one(shape, texts, seed);
+  launch_attention_pages(one.args(), {}, emulated_stream(kForPrompts));
+  CHECK_WITHIN(error_of(one.out, one.reference()), 8 * kEpsilon<T>);
+  Array<T> prompts(one.out.size());
+  std::memcpy(prompts.data(), one.out.data(), one.out.size() * sizeof(T));
+  const auto attend = [&](AttentionArgs args, int multiprocessors) {
+    one.out.fill_bytes(0xff);
+    args.workspace = one.workspace.data();
+    launch_attention_pages(
+        args,
+        {.counters = one.counters.data(), .workspace_bytes = one.workspace.size() * sizeof(float)},
+        emulated_stream(multiprocessors));
+    CHECK(one.out.same_bits(prompts));
+  };
+  attend(one.args(), kForSkinnyRows);
+  attend(one.args(), 2);
+  // Sequences beyond the batch have no rows, and any length.
+  const size_t sequences = texts.kv_lens.size(), bound = sequences + 5;
+  Array<int32_t> counts(std::vector<int32_t>{one.tokens, static_cast<int32_t>(sequences)});
+  Array<int32_t> begins(bound + 1), lens(bound);
+  for (size_t b = 0; b <= bound; ++b) begins[b] = b < sequences ? one.cu_seqlens[b] : one.tokens;
+  for (size_t b = 0; b < bound; ++b) lens[b] = b < sequences ? texts.kv_lens[b] : 1 << 20;
+  AttentionArgs args = one.args();
+  args.queries.counts = counts.data();
+  args.queries.num_sequences = static_cast<int64_t>(bound);
+  args.queries.cu_seqlens = begins.data();
+  args.pages.kv_lens = lens.data();
+  args.pages.max_kv_len += 300;
+  args.pages.table_stride = one.pages_of_one;
+  for (const int multiprocessors : {kForSkinnyRows, 3}) attend(args, multiprocessors);
+  // The last row of each sequence.
+  for (size_t b = 0; b < sequences; ++b) {
+    if (texts.new_tokens[b] == 0) continue;
+    const int row = one.cu_seqlens[b + 1] - 1;
+    Array<int32_t> alone(std::vector<int32_t>{0, 1});
+    AttentionArgs last = one.args();
+    const size_t columns = static_cast<size_t>(shape.heads * shape.head_dim);
+    Array<T> out(columns);
+    last.q = {one.q.data() + static_cast<size_t>(row) * columns, kDType<T>, 1,
+              static_cast<int64_t>(columns)};
+    last.out = {out.data(), kDType<T>, 1, static_cast<int64_t>(columns)};
+    last.queries = {
+        .num_tokens = 1, .num_sequences = 1, .max_seqlen = 1, .cu_seqlens = alone.data()};
+    last.pages.table += static_cast<int64_t>(b) * one.pages_of_one;
+    last.pages.kv_lens += b;
+    launch_attention_pages(last, {}, emulated_stream(kForSkinnyRows));
+    CHECK(std::memcmp(out.data(), prompts.data() + static_cast<size_t>(row) * columns,
+                      columns * sizeof(T)) == 0);
+  }
+}
+
+TEST(pages_of_sources) {
+  const Texts texts{{5, 1, 20, 0, 3}, {70, 300, 7, 12, 0}};
+  for (unsigned seed = 0; seed < 3; ++seed) {
+    check_cross<__half>({}, texts, seed);
+    check_cross<__nv_bfloat16>({.heads = 3, .kv_heads = 1, .head_dim = 128}, texts, seed);
+    check_cross<__half>({.heads = 2, .kv_heads = 2, .head_dim = 16}, {{1, 1}, {0, 64}}, seed);
+    check_cross<__half>({.heads = 2, .kv_heads = 1, .head_dim = 256}, {{3, 2}, {0, 33}}, seed);
   }
 }
 

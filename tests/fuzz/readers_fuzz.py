@@ -33,8 +33,10 @@ with instrumented:
     import packhorse.image
     import packhorse_weights
     from packhorse.image import ImageProcessor, ImageSettings
+    from packhorse.image.prompts import TilePrompts
+    from packhorse.image.tiles import TileSettings
     from packhorse_weights import CheckpointError, inspect_checkpoint
-    from packhorse_weights.formats.ctranslate2_model import open_ctranslate2
+    from packhorse_weights.formats.ctranslate2_folder import open_ctranslate2
     from packhorse_weights.formats.gguf.model import open_generation, open_gguf, open_tokenizer
     from packhorse_weights.formats.safetensors import read_safetensors
     from packhorse_weights.formats.torch.file import read_torch
@@ -92,10 +94,35 @@ def _image(data: bytes) -> None:
     processor = ImageProcessor(ImageSettings(resize=(9, 8)), threads=1, max_pixels=1 << 16)
     with contextlib.suppress(ValueError):
         assert processor(data).shape == (1, 3, 9, 8)
-    with contextlib.suppress(ValueError, UnicodeDecodeError):
+
+
+# Families of image processors, whose defaults differ.
+_FAMILIES = ("ViT", "DeiT", "Beit", "Bit", "CLIP", "Siglip", "Siglip2")
+
+
+def _image_settings(data: bytes) -> None:
+    try:
         config = json.loads(data)
-        if isinstance(config, dict):
-            ImageSettings.from_config({"image_processor_type": "CLIPImageProcessor", **config})
+    except (ValueError, RecursionError):
+        return
+    if not isinstance(config, dict):
+        return
+    for family in _FAMILIES:
+        with contextlib.suppress(ValueError):
+            named = {"image_processor_type": f"{family}ImageProcessor", **config}
+            settings = ImageSettings.from_config(named)
+            for backend in ("torchvision", "pil"):
+                assert settings.values(backend).shape == (3, 256)
+            for size in ((1, 9000), (3, 2)):
+                assert min(settings.resized(*size)) > 0
+    with contextlib.suppress(ValueError):
+        tiles = TileSettings.from_config(
+            {"image_processor_type": "Idefics3ImageProcessor", **config}
+        )
+        for size in ((1, 9000), (3, 2)):
+            assert all(side % tiles.tile == 0 for side in tiles.sizes(*size)[1])
+    with contextlib.suppress(ValueError):
+        TilePrompts.from_config(config, 4).of_image((1, 2))
 
 
 def _pickle(data: bytes) -> None:
@@ -142,6 +169,7 @@ READERS: dict[str, Callable[[bytes], None]] = {
     "folder": _folder,
     "gguf": _gguf,
     "image": _image,
+    "image_settings": _image_settings,
     "pickle": _pickle,
     "safetensors": _safetensors,
     "sentencepiece": _sentencepiece,
@@ -163,7 +191,8 @@ MODULES = {
         "tokenizers.special_tokens",
     ),
     "gguf": ("formats.gguf.",),
-    "image": ("image.",),
+    "image": ("image.decoding", "image.pixels", "image.processor"),
+    "image_settings": ("image.settings", "image.tiles", "image.prompts"),
     "pickle": ("formats.torch.pickle",),
     "safetensors": ("formats.safetensors",),
     "sentencepiece": ("tokenizers.sentencepiece", "tokenizers.charsmap"),
@@ -189,7 +218,7 @@ def _lines_of(code: CodeType) -> set[int]:
 def lines_reached(reader: str, inputs: list[bytes]) -> tuple[int, int]:
     """(the lines that these inputs reach, all lines) of the modules of a reader."""
     package = Path(packhorse_weights.__file__).parent
-    if reader == "image":
+    if reader.startswith("image"):
         package = Path(packhorse.image.__file__).parents[1]
     lines = {}
     for path in package.rglob("*.py"):

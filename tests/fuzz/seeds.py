@@ -81,9 +81,15 @@ def _image(folder: Path) -> None:
 
     for name, data in FILES.items():
         (folder / name.replace(" ", "-")).write_bytes(data)
-    (folder / "settings").write_text(
-        '{"size": {"shortest_edge": 9}, "crop_size": 4, "resample": 3}'
-    )
+
+
+def _image_settings(folder: Path) -> None:
+    from image_cases import CONFIGS, FLEXIBLE, TILES
+
+    for name, config in {**CONFIGS, **FLEXIBLE, **TILES}.items():
+        fields = {key: value for key, value in config.items() if not key.endswith("_type")}
+        (folder / name.replace(" ", "-")).write_text(json.dumps(fields))
+    (folder / "prompts").write_text('{"query_prefix": "q", "visual_prompt_prefix": "a<image>b"}')
 
 
 def _pickles() -> dict[str, bytes]:
@@ -126,6 +132,7 @@ SEEDS = {
     "folder": _folder,
     "gguf": _gguf,
     "image": _image,
+    "image_settings": _image_settings,
     "pickle": _pickle,
     "safetensors": _safetensors,
     "sentencepiece": _sentencepiece,

@@ -14,7 +14,8 @@ Each is a folder as users have them, with golden.npz beside it:
     similarity           [B, texts] logits_per_image, where there are both
 
 Every picture was run alone in float32, with eager attention. Sizes other than that of training are
-there: positions are interpolated as transformers does.
+there: positions are interpolated as transformers does. `errors_16_bits.json` says how far PyTorch's
+own results in bfloat16 and float16 are from these: the root of the mean square of all elements.
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ class Case:
     bfloat16: bool = False
 
 
+_SHARED = {"use_shared_relative_position_bias": True}
 CASES = (
     Case("vit", "ViT", config={"num_labels": 5}, kind="ForImageClassification"),
     Case("vit-pooler", "ViT", config={"qkv_bias": False, "hidden_act": "gelu_new"}, grids=SQUARE),
@@ -75,6 +77,11 @@ CASES = (
         "ForImageClassification",
         {"num_labels": 3, "mlp_ratio": 2, "num_register_tokens": 3},
     ),
+    Case("dinov3", "DINOv3ViT", config={"num_register_tokens": 3}),
+    Case("dinov3-gated", "DINOv3ViT", config={"use_gated_mlp": True, "hidden_act": "silu"}),
+    Case("beit", "Beit", config={"use_relative_position_bias": True}),
+    Case("beit-cls", "Beit", config={**_SHARED, "use_mean_pooling": False}),
+    Case("beit-classes", "Beit", "ForImageClassification", {**_SHARED, "num_labels": 3}),
     Case("clip", "CLIP", config={"projection_dim": 24}),
     Case("clip-vision", "CLIPVision", "ModelWithProjection", {"projection_dim": 24}),
     Case("siglip", "Siglip"),
@@ -105,15 +112,17 @@ def randomise_all(model: nn.Module) -> None:
     for name, parameter in model.named_parameters():
         if name.endswith(("_token", "_tokens", "_embeddings", "probe", "class_embedding")):
             parameter.data.copy_(torch.randn(parameter.shape, generator=generator) * 0.7)
-        if name.endswith("lambda1"):
+        if name.endswith(("lambda1", "lambda_1", "lambda_2")):
             parameter.data.copy_(torch.randn(parameter.shape, generator=generator) * 0.4 + 0.8)
-        if name.endswith(("projection.weight", "patch_embedding.weight")) and (
-            parameter.dim() == 4 or "patch_embedding" in name
-        ):
+        if name.endswith(
+            ("projection.weight", "patch_embedding.weight", "patch_embeddings.weight")
+        ) and (parameter.dim() == 4 or "patch_embedding" in name):
             scale = parameter[0].numel() ** -0.5
             parameter.data.copy_(torch.randn(parameter.shape, generator=generator) * scale)
         if name.endswith(("in_proj_weight", "in_proj_bias")):
             parameter.data.copy_(torch.randn(parameter.shape, generator=generator) * 0.25)
+        if name.endswith("bias_table"):
+            parameter.data.copy_(torch.randn(parameter.shape, generator=generator))
         if name.endswith("logit_bias"):
             parameter.data.fill_(-1.5)
 
@@ -128,7 +137,7 @@ def cells(picture: torch.Tensor, size: int) -> np.ndarray:
 def inputs_of(case: Case, picture: torch.Tensor, grid: tuple[int, int]) -> dict[str, Any]:
     if case.family != "Siglip2":
         inputs: dict[str, Any] = {"pixel_values": picture[None]}
-        if "Dinov2" not in case.family:
+        if case.family not in ("Dinov2", "Dinov2WithRegisters", "DINOv3ViT", "Beit"):
             inputs["interpolate_pos_encoding"] = True
         return inputs
     size, (rows, columns) = 7, grid  # channels last in a patch
@@ -148,11 +157,14 @@ def run(case: Case, model: Any) -> dict[str, np.ndarray]:
     towers = has_towers(case) and case.kind == "Model"
     for grid in case.grids:
         picture = torch.randn((3, grid[0] * 7, grid[1] * 7), generator=generator)
-        arrays["features"].append(cells(picture, 7))
+        picture = picture.to(model.dtype)
+        arrays["features"].append(cells(picture.float(), 7))
         inputs = inputs_of(case, picture, grid)
         whole = getattr(model, "base_model", model) if not has_towers(case) else model.vision_model
         if case.name == "clip-vision":
             whole = model.vision_model
+        if case.family == "DINOv3ViT":  # what is called its base is the layers alone
+            whole = model
         output = whole(**inputs)
         hidden = output.last_hidden_state[0]
         if "CLIP" in case.family:
@@ -164,20 +176,44 @@ def run(case: Case, model: Any) -> dict[str, np.ndarray]:
             embedding = nn.functional.normalize(embedding, dim=0)
         elif case.name == "clip-vision":
             embedding = model(**inputs).image_embeds[0]
-        elif has_towers(case):
+        elif has_towers(case) or case.family == "Beit":
             embedding = output.pooler_output[0]
         else:
             embedding = hidden[0]
         arrays["embedding"].append(embedding[None])
-        if hasattr(model, "pooler") and getattr(model, "pooler", None) is not None:
+        if case.family == "ViT" and getattr(model, "pooler", None) is not None:
             arrays.setdefault("pooled", []).append(output.pooler_output)
         if "Classification" in case.kind:
             arrays["logits"].append(model(**inputs).logits)
-    made = {name: np.concatenate(rows) for name, rows in arrays.items() if rows}
+    made = {
+        name: torch.cat([as_float(row) for row in rows]).numpy()
+        for name, rows in arrays.items()
+        if rows
+    }
     made["grids"] = np.array(case.grids, np.int32)
-    if towers:
+    if towers and model.dtype == torch.float32:
         made |= run_texts(case, model, made["embedding"])
     return made
+
+
+def as_float(rows: Any) -> torch.Tensor:
+    return torch.as_tensor(rows).float()
+
+
+def errors_of(case: Case) -> dict[str, dict[str, float]]:
+    """{dtype: {output: the error of PyTorch}} of a model that was made."""
+    kind = getattr(TRANSFORMERS, case.family + case.kind)
+    with np.load(ROOM / case.name / "golden.npz") as golden:
+        expected = dict(golden)
+    errors: dict[str, dict[str, float]] = {}
+    for dtype in (torch.bfloat16, torch.float16):
+        model = kind.from_pretrained(ROOM / case.name, attn_implementation="eager", dtype=dtype)
+        found = run(case, model.eval())
+        errors[str(dtype).removeprefix("torch.")] = {
+            name: float(f"{np.sqrt(np.square(found[name] - expected[name]).mean()):.3g}")
+            for name in ("hidden", "embedding")
+        }
+    return errors
 
 
 def run_texts(case: Case, model: Any, images: np.ndarray) -> dict[str, np.ndarray]:
@@ -228,7 +264,13 @@ def make(case: Case) -> None:
     print(case.name)
 
 
+def write_errors() -> None:
+    made = {case.name: errors_of(case) for case in CASES}
+    (ROOM / "errors_16_bits.json").write_text(json.dumps(made, indent=1) + "\n")
+
+
 if __name__ == "__main__":
     for one in CASES:
         if len(sys.argv) == 1 or one.name in sys.argv[1:]:
             make(one)
+    write_errors()

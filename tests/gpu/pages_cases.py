@@ -12,6 +12,7 @@ from packhorse import ops
 Array = npt.NDArray[Any]
 PAGE = ops.PAGE_TOKENS
 SLOPES = 2.0 ** -np.arange(1, 41)
+BIASES = np.random.default_rng(2).normal(0, 2, (40, 130)).astype(np.float32)
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,8 @@ class PagesCase:
         options = dict(self.options)
         if options.pop("alibi", False):
             options["alibi_slopes"] = SLOPES[: self.heads]
+        if options.pop("distances", False):
+            options["distance_bias"] = BIASES[: self.heads]
         return options
 
     def inputs(self) -> tuple[Array, list[Array], list[Array]]:
@@ -110,6 +113,9 @@ CASES = {
     "soft-cap": PagesCase(8, 2, 64, UNEVEN, {"soft_cap": 5.0}),
     "alibi": PagesCase(8, 2, 128, UNEVEN, {"alibi": True}),
     "all": PagesCase(6, 2, 64, UNEVEN, {"alibi": True, "soft_cap": 30.0, "window": 300}),
+    "distances": PagesCase(12, 12, 64, UNEVEN, {"distances": True, "scale": 1.0}),
+    "distances-128": PagesCase(8, 2, 128, UNEVEN, {"distances": True, "soft_cap": 30.0}),
+    "distances-256": PagesCase(4, 2, 256, UNEVEN, {"distances": True}),
     "many-slabs": PagesCase(32, 8, 64, ((700, 700), (600, 1500), (1, 3000), (511, 512))),
     "many-slabs-128": PagesCase(32, 8, 128, ((700, 700), (400, 1300), (511, 512))),
     "many-chunks": PagesCase(4, 1, 64, ((1, 16390), (1, 300))),

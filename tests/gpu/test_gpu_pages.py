@@ -3,13 +3,16 @@ rows."""
 
 from __future__ import annotations
 
+from itertools import pairwise
+from typing import Any
+
 import numpy as np
 import pytest
 import reference
 import torch
-from gpu_support import DEVICE, Precision
+from gpu_support import DEVICE, Precision, attention, to_host
 from packhorse import ops
-from pages_cases import CASES
+from pages_cases import CASES, PAGE
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -72,3 +75,51 @@ def test_empty(precision: Precision) -> None:
             num_heads=4, device=DEVICE, dtype=precision.name,
         )  # fmt: skip
         assert found.shape == (0, 256)
+
+
+# Rows of a step, and keys of the source that they attend to.
+SOURCES = ((1, 700), (1, 64), (5, 0), (9, 1), (300, 1300), (0, 40), (70, 129), (1, 3000))
+
+
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "head_dim"), [(12, 12, 64), (8, 2, 128), (4, 1, 256)]
+)
+@pytest.mark.parametrize("texts", [SOURCES, SOURCES[:2], SOURCES[:4]], ids=["all", "single", "few"])
+def test_all_keys_of_sources(
+    precision: Precision, heads: int, kv_heads: int, head_dim: int, texts: Any
+) -> None:
+    """Attention that is not causal, against float64, and the bits of each row alone."""
+    rng = np.random.default_rng(3)
+    counts, lengths = zip(*texts, strict=True)
+    pages_of = [-(-length // PAGE) for length in lengths]
+    table = np.full((len(texts), max(pages_of)), -1)
+    places = rng.permutation(sum(pages_of) + 1)
+    pages = [np.full((len(places), kv_heads, PAGE, head_dim), np.nan, np.float32) for _ in range(2)]
+    rows: list[list[Any]] = [[], []]
+    for b, (count, length) in enumerate(zip(pages_of, lengths, strict=True)):
+        table[b, :count], places = places[:count], places[count:]
+        for own, to in zip(rows, pages, strict=True):
+            own.append(precision.round(rng.normal(size=(length, kv_heads * head_dim))))
+            for first in range(0, length, PAGE):
+                part = own[-1][first : first + PAGE].float().cpu().numpy()
+                part = part.reshape(-1, kv_heads, head_dim).swapaxes(0, 1)
+                to[table[b, first // PAGE], :, : part.shape[1]] = part
+    q = precision.round(rng.normal(0, 1.5, (sum(counts), heads * head_dim)))
+    bounds = [0, *np.cumsum(counts).tolist()]
+
+    def attend(rows: Any, cu_seqlens: list[int], of: list[int]) -> Any:
+        return ops.paged_attention(
+            to_host(rows), *pages, cu_seqlens, table[of], [lengths[b] for b in of],
+            num_heads=heads, causal=False, **precision.options(),
+        )  # fmt: skip
+
+    found = attend(q, bounds, list(range(len(texts))))
+    expected = attention(
+        q, torch.cat(rows[0]), torch.cat(rows[1]), bounds, [0, *np.cumsum(lengths).tolist()],
+        heads, kv_heads,
+    )  # fmt: skip
+    precision.check(found, expected, steps=2)
+    for b, (first, end) in enumerate(pairwise(bounds)):
+        for row in {first, end - 1} if end > first else ():
+            alone = attend(q[row : row + 1], [0, 1], [b])
+            assert alone.tobytes() == found[row].tobytes(), (b, row)

@@ -59,8 +59,21 @@ def replicas() -> int:
     return int(deployment.replica_states.get("RUNNING", 0))
 
 
+def deploy(ask: Ask, application: serve.Application) -> None:
+    """Runs an application until the proxy knows it, which may be later than `serve.run` returns."""
+    serve.run(application)
+
+    def routes() -> Any:
+        try:
+            return ask("/-/routes")
+        except urllib.error.HTTPError:  # the proxy has no replica
+            return None
+
+    wait_for(routes)
+
+
 def test_the_routes_of_the_server(ask: Ask, model: Path) -> None:
-    serve.run(packhorse.ray.deployment(f"tiny={model}", num_cpus=0.5).bind())
+    deploy(ask, packhorse.ray.deployment(f"tiny={model}", num_cpus=0.5).bind())
     texts = [text or "the" for text in make_texts(40)]
     with packhorse.TextModel.load(model, threads=1) as plain:
         expected = plain.embed(texts)
@@ -78,7 +91,7 @@ def test_the_routes_of_the_server(ask: Ask, model: Path) -> None:
 
 
 def test_a_replica_that_is_killed_is_replaced(ask: Ask, model: Path) -> None:
-    serve.run(packhorse.ray.deployment(model, num_cpus=0.5).bind())
+    deploy(ask, packhorse.ray.deployment(model, num_cpus=0.5).bind())
     ask("/embed", {"inputs": "the cat"})
     (old,) = workers("ServeReplica")
     kill(old)
@@ -105,7 +118,7 @@ def test_waiting_tokens_bring_replicas(ask: Ask, model: Path) -> None:
         max_queue_tokens=1 << 30,
         max_wait_s=1e6,
     )
-    serve.run(target.bind())
+    deploy(ask, target.bind())
     assert replicas() == 1
     over = threading.Event()
     texts = [text or "the" for text in make_texts(1000)]

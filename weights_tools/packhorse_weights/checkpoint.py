@@ -20,7 +20,7 @@ from packhorse_weights.classifier import (
 from packhorse_weights.config import Config, language_part
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.files import has_file, read_json
-from packhorse_weights.formats.ctranslate2_model import find_ctranslate2, open_ctranslate2
+from packhorse_weights.formats.ctranslate2_folder import find_ctranslate2, open_ctranslate2
 from packhorse_weights.formats.gguf.file import GgufFile
 from packhorse_weights.formats.gguf.model import find_gguf, open_gguf
 from packhorse_weights.formats.quantized.float8 import FLOAT8
@@ -127,7 +127,7 @@ class Checkpoint:
 
     def default_dtype(self, device: str, generates: bool = False) -> str:
         """The dtype of a session that is not asked for another: see `tensor.default_dtype`."""
-        return default_dtype(device, self.stored_dtype, generates)
+        return default_dtype(device, self.stored_dtype, generates, self.spec.get("family"))
 
 
 @dataclass(frozen=True)

@@ -249,7 +249,7 @@ def convert(
     checkpoint = inspect_checkpoint(src, reranker, pooling, normalize)
     made = _made(src, checkpoint, dtype, quantize, group_size)
     texts = None
-    if "similarity" in checkpoint.spec:  # the model has two towers
+    if {"similarity", "pages"} & checkpoint.spec.keys():  # the model has two towers
         tower = inspect_checkpoint(src, reranker, None, None, tower="text")
         texts = _made(src, tower, dtype, quantize, group_size)
     with new_folder(destination) as scratch:

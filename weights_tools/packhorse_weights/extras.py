@@ -8,6 +8,7 @@ _EXTRAS = {
     "structured": ("llguidance",),
     "cli": ("typer", "rich"),
     "hub": ("huggingface_hub",),
+    "audio": ("soundfile", "soxr"),
     "image": ("pillow",),
     "serve": ("starlette", "uvicorn", "uvloop", "httptools", "orjson", "prometheus-client"),
     "tracing": ("opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http"),

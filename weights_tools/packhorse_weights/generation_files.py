@@ -12,7 +12,7 @@ from packhorse_weights.checkpoint import embeds_by_files, model_folder
 from packhorse_weights.config import Config, language_part, optional_config
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.files import files_below, has_file, read_bytes
-from packhorse_weights.formats.ctranslate2_model import ctranslate2_settings, find_ctranslate2
+from packhorse_weights.formats.ctranslate2_folder import ctranslate2_settings, find_ctranslate2
 from packhorse_weights.formats.gguf.model import find_gguf, open_generation
 from packhorse_weights.generation_settings import older_fields, read_settings
 from packhorse_weights.hub.cache import find_model

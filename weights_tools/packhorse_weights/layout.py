@@ -17,6 +17,8 @@ STACKS = {
     "ffn.up_gate": ("ffn.up", "ffn.gate"),
 }
 
+_AUDIO_WIDTH = 3  # frames that a convolution of a stem of audio sees
+
 # Ending, in place of `.weight`, of the name of a layer that a file stores as [in, out].
 TRANSPOSED = ".weight_transposed"
 
@@ -85,7 +87,7 @@ class _Layer:
             if term["position_to_content"]:
                 self._add("attention.position_query", (queries, hidden), qkv_bias)
         if term.get("per_layer", False):
-            self.bare["attention.relative_bias"] = (term["buckets"], block["num_heads"])
+            self.bare["attention.relative_bias"] = (_table_rows(term), block["num_heads"])
         if block.get("qk_norm", False):
             self._add("attention.query_norm", (head_dim,), False)
             self._add("attention.key_norm", (head_dim,), False)
@@ -123,6 +125,13 @@ class _Layer:
         self.bare["ffn.experts.down"] = (experts, hidden, inner)
 
 
+def _table_rows(term: Spec) -> int:
+    """Rows of the table of a score term that has one of numbers."""
+    if term.get("kind") == "grid":
+        return int((2 * term["rows"] - 1) * (2 * term["columns"] - 1) + 3)
+    return int(term["buckets"]) if term.get("kind") == "bucketed" else 0
+
+
 def _add_layer(shapes: Shapes, name: str, weight: tuple[int, ...], bias: bool = True) -> None:
     shapes[f"{name}.weight"] = weight
     if bias:
@@ -145,11 +154,16 @@ def _stack_shapes(
             shapes["embeddings.prefix"] = (prefix, hidden)
         if (grid := stem["positions"])["kind"] == "grid":
             shapes["embeddings.position"] = (grid["rows"] * grid["columns"], hidden)
+    elif stem["kind"] == "audio":
+        for i, columns in enumerate((stem["features"], hidden)):
+            _add_layer(shapes, f"embeddings.convolution.{i}", (hidden, columns, _AUDIO_WIDTH))
     elif "words" not in stem:
         shapes["embeddings.word"] = (stem["vocab_size"], embedding)
     if stem["positions"]["kind"] == "learned":
         width = hidden if stem["positions"].get("after_projection", False) else embedding
         shapes["embeddings.position"] = (stem["positions"]["count"], width)
+    if (rows := stem.get("rows")) is not None:
+        _add_layer(shapes, "embeddings.rows", (hidden, rows["features"]), rows.get("bias", True))
     if stem.get("type_vocab_size", 0) > 0:
         shapes["embeddings.type"] = (stem["type_vocab_size"], embedding)
     layer = partial(_add_layer, shapes)
@@ -161,8 +175,8 @@ def _stack_shapes(
         layer("embeddings.projection", (hidden, embedding), stem.get("embedding_bias", True))
     sets = weight_sets(spec, name)
     score_term = stack.get("score_term", {})
-    if score_term.get("kind") == "bucketed" and not score_term.get("per_layer", False):
-        shapes["relative_bias"] = (score_term["buckets"], sets[0][0]["num_heads"])
+    if _table_rows(score_term) > 0 and not score_term.get("per_layer", False):
+        shapes["relative_bias"] = (_table_rows(score_term), sets[0][0]["num_heads"])
     if score_term.get("kind") == "disentangled":
         span = score_term.get("buckets", 0) or score_term["max_distance"]
         shapes["relative_embeddings"] = (2 * span, hidden)
@@ -189,7 +203,7 @@ def _stack_shapes(
     if "convolution" in stack:
         layer("convolution", (hidden, hidden, stack["convolution"]["width"]))
         layer("convolution.norm", (hidden,), norm_bias)
-    if norm["placement"] != "post":
+    if norm["placement"] != "post" and norm.get("final", True):
         layer("final_norm", (hidden,), norm_bias)
     return shapes
 
@@ -238,6 +252,8 @@ def _head_shapes(spec: Spec) -> Shapes:
             if dense.get("norm", False):
                 layer("classifier.norm", (hidden,), norm_bias)
         read = classifier["input"]
+        if isinstance(read, list) and classifier.get("norm", False):
+            layer("classifier.norm", (hidden,), norm_bias)
         columns = hidden * (len(read) if isinstance(read, list) else 1)
         layer("classifier", (len(classifier["labels"]), columns), classifier.get("bias", True))
     if spec.get("heads", {}).get("token_weights", False):
@@ -268,6 +284,8 @@ def _head_shapes(spec: Spec) -> Shapes:
         layer("probe.norm", (hidden,), norm_bias)
         layer("probe.up", (probe["size"], hidden))
         layer("probe.down", (hidden, probe["size"]))
+    if options.get("norm", False):
+        layer("embedding.norm", (hidden,), norm_bias)
     poolings = options.get("pooling")
     width = hidden * (len(poolings) if isinstance(poolings, list) else 1)
     layers = [(f"embedding.dense.{i}", one) for i, one in enumerate(options.get("dense", ()))]

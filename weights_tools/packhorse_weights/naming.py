@@ -17,7 +17,12 @@ _OLD_SUFFIXES = {".weight": ".gamma", ".bias": ".beta"}
 _OF_LAYER = re.compile(r"^(\w+\.)?layers\.(\d+)\.")  # ours
 _LAYER = re.compile(r"\.\d+\.")
 # Tables of which a model has one, by our names.
-_ANCHORS = ("embeddings.word", "encoder.embeddings.word", "embeddings.patch")
+_ANCHORS = (
+    "embeddings.word",
+    "encoder.embeddings.word",
+    "decoder.embeddings.word",
+    "embeddings.patch",
+)
 _SHOWN = 8  # names listed in a message
 
 

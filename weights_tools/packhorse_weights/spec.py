@@ -21,6 +21,7 @@ _STEM = (
     "embedding_scale",
     "type_vocab_size",
     "positions",
+    "rows",
 )
 _STACK = ("residual_scales", "convolution")
 # Fields of a description that end in stems, stacks and layers. All others stay at the top.
@@ -28,6 +29,7 @@ _MOVED = {
     *_STEM,
     *_STACK,
     "patches",
+    "audio",
     "format",
     "hidden_size",
     "num_layers",
@@ -126,7 +128,8 @@ def _feed_forward(spec: Mapping[str, Any], weights: int) -> Spec:
 def from_layer(spec: Mapping[str, Any]) -> Spec:
     """The spec of a model whose layers are alike, of the description that a family gives.
 
-    spec: at the top the fields of the stem, or `patches` with those of a stem of patches;
+    spec: at the top the fields of the stem, or `patches` or `audio` with those of such
+        a stem;
         `hidden_size`, `num_layers`; of blocks `num_heads`, `num_kv_heads`, `head_dim`,
         `intermediate_size`, `attention`, `ffn`; `norm`; and what a spec has at the top.
         `attention` and `ffn` are the two blocks; `attention.rope` is the rotation "global", `ropes`
@@ -140,6 +143,8 @@ def from_layer(spec: Mapping[str, Any]) -> Spec:
     stem: Spec = {"kind": "tokens", **{name: spec[name] for name in _STEM if name in spec}}
     if "patches" in spec:
         stem = {"kind": "patches", **spec["patches"]}
+    if "audio" in spec:
+        stem = {"kind": "audio", **spec["audio"]}
     if norm and not norm.pop("embeddings", True):
         stem["norm"] = False
     first_attention, shared = norm.pop("first_attention", True), norm.pop("shared", False)
@@ -204,6 +209,14 @@ def has_encoder_decoder(spec: Mapping[str, Any]) -> bool:
     """True for a model with two stacks, the second of which attends to the first."""
     stacks = spec.get("stacks")
     return isinstance(stacks, Mapping) and len(stacks) > 1
+
+
+def hears(spec: Mapping[str, Any]) -> bool:
+    """True for a model of speech, whose encoder reads audio."""
+    if not has_encoder_decoder(spec):
+        return False
+    first = next(iter(spec["stacks"].values()))
+    return bool(first["stem"]["kind"] == "audio")
 
 
 def longest_text(spec: Mapping[str, Any], last: bool = False) -> int:

@@ -124,20 +124,28 @@ class LazyTensor(Tensor):
         return self._stored
 
 
-def default_dtype(device: str, stored: str = "float32", generates: bool = False) -> str:
+# Families whose published checkpoints reach numbers beyond float16's in their feed-forward blocks.
+_BEYOND_FLOAT16 = ("t5", "mt5", "umt5")
+
+
+def default_dtype(
+    device: str, stored: str = "float32", generates: bool = False, family: object = None
+) -> str:
     """The dtype of a session that is not asked for one.
 
     It is int8 or float8 if the weights are quantised to it. Otherwise it is, on the CPU, "stored"
     for weights that are quantised in groups; that of 16-bit weights in a session that generates,
     whose steps take as long as reading them; else float32. On CUDA it is bfloat16 if the weights
-    are stored in it, else float16. stored: `Checkpoint.stored_dtype`.
+    are stored in it or the family's numbers leave float16's range, else float16. stored:
+    `Checkpoint.stored_dtype`. family: of the spec.
     """
     if stored in ("int8", "float8"):
         return stored
     if not device.startswith("cuda"):
         kept = ("stored", "bfloat16", "float16") if generates else ("stored",)
         return stored if stored in kept else "float32"
-    return "bfloat16" if stored == "bfloat16" else "float16"
+    wide = stored == "bfloat16" or (stored == "float32" and family in _BEYOND_FLOAT16)
+    return "bfloat16" if wide else "float16"
 
 
 def _float8_values() -> NDArray[np.float32]:

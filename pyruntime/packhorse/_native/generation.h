@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "packhorse/_native/arrays.h"
 #include "packhorse/generation.h"
 
 namespace packhorse::python {
@@ -227,6 +228,13 @@ class PythonMask final : public TokenMask {
  private:
   PyObject* const mask_;
 };
+
+/// A copy of the numbers of a float32 array [frames, columns].
+inline std::shared_ptr<const SourceFeatures> source_features(PyObject* array, int64_t columns) {
+  const std::span<const float> values = float_values(array);
+  return std::make_shared<const SourceFeatures>(
+      SourceFeatures{.values = {values.begin(), values.end()}, .columns = columns});
+}
 
 inline std::shared_ptr<TokenMask> make_mask(PyObject* mask) {
   return std::make_shared<PythonMask>(mask);

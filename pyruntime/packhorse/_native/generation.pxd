@@ -29,6 +29,12 @@ cdef extern from "packhorse/sampling.h" namespace "packhorse" nogil:
         int64_t start
         double factor
 
+    cdef cppclass CTimestampRules "packhorse::TimestampRules":
+        int32_t begin
+        int32_t no_timestamps
+        int32_t end_of_text
+        optional[int64_t] max_initial
+
     cdef cppclass CSampling "packhorse::Sampling":
         string adapter
         optional[int64_t] max_new_tokens
@@ -51,6 +57,8 @@ cdef extern from "packhorse/sampling.h" namespace "packhorse" nogil:
         optional[int32_t] forced_bos_token_id
         vector[int32_t] forced_eos_token_id
         optional[LengthDecay] exponential_decay_length_penalty
+        optional[CTimestampRules] timestamps
+        cpp_bool filtered_logprobs
         shared_ptr[TokenMask] mask
         vector[int32_t] stop_ids
         cpp_bool ignore_eos
@@ -64,6 +72,7 @@ cdef extern from "packhorse/sampling.h" namespace "packhorse" nogil:
         int64_t num_beams
         float length_penalty
         EarlyStopping early_stopping
+        float patience
 
 
 cdef extern from "packhorse/generation.h" namespace "packhorse" nogil:
@@ -118,6 +127,11 @@ cdef extern from "packhorse/generation.h" namespace "packhorse" nogil:
         int64_t drafted_tokens
         int64_t accepted_tokens
 
+    cdef cppclass SourceFeatures:
+        SourceFeatures()
+        vector[float] values
+        int64_t columns
+
     cdef cppclass CGenerationRequest "packhorse::GenerationRequest":
         vector[int32_t] next(size_t, double) except +
         cpp_bool wait(double) except +
@@ -159,6 +173,8 @@ cdef extern from "packhorse/generation.h" namespace "packhorse" nogil:
                                             const CGenerationOptions&) except +
         shared_ptr[CGenerationRequest] submit(Int32Span, const CSampling&, double,
                                               Int32Span) except +
+        shared_ptr[CGenerationRequest] submit_features(
+            Int32Span, const CSampling&, double, shared_ptr[const SourceFeatures]) except +
         vector[shared_ptr[CGenerationRequest]] submit_all(const vector[vector[int32_t]]&,
                                                           const CSampling&, double,
                                                           const vector[vector[int32_t]]&
@@ -171,6 +187,7 @@ cdef extern from "packhorse/generation.h" namespace "packhorse" nogil:
         int64_t max_context()
         int64_t vocab_size()
         int64_t max_source()
+        int64_t frame_features()
 
     CGenerationMemoryPlan c_plan_generation "packhorse::plan_generation"(
         const string&, const CGenerationOptions&) except +
@@ -197,3 +214,4 @@ cdef extern from "packhorse/_native/generation.h" namespace "packhorse::python" 
 
 cdef extern from "packhorse/_native/generation.h" namespace "packhorse::python":
     shared_ptr[TokenMask] make_mask(PyObject*) except +
+    shared_ptr[const SourceFeatures] source_features(object, int64_t) except +

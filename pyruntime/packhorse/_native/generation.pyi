@@ -43,6 +43,7 @@ class NativeGenerationSession:
     max_context: int
     vocab_size: int
     max_source: int
+    frame_features: int
     @staticmethod
     def load(
         spec_json: str,
@@ -63,6 +64,13 @@ class NativeGenerationSession:
         sampling: Sampling,
         timeout_s: float,
         source: npt.NDArray[np.int32] | None = None,
+    ) -> NativeRequest: ...
+    def submit_features(
+        self,
+        ids: npt.NDArray[np.int32],
+        sampling: Sampling,
+        timeout_s: float,
+        features: npt.NDArray[np.float32],
     ) -> NativeRequest: ...
     def submit_all(
         self,

@@ -71,6 +71,18 @@ cdef _set_rules(CSampling& sampling, given):
     if given.forced_bos_token_id is not None:
         sampling.forced_bos_token_id = <int32_t> given.forced_bos_token_id
     sampling.forced_eos_token_id = list(given.forced_eos_token_id)
+    cdef CTimestampRules timestamps
+    if given.timestamps is not None:
+        timestamps.begin = given.timestamps.begin
+        timestamps.end_of_text = given.timestamps.end_of_text
+        if given.timestamps.no_timestamps is not None:
+            timestamps.no_timestamps = given.timestamps.no_timestamps
+        else:
+            timestamps.no_timestamps = -1
+        if given.timestamps.max_initial is not None:
+            timestamps.max_initial = <int64_t> given.timestamps.max_initial
+        sampling.timestamps = timestamps
+    sampling.filtered_logprobs = given.filtered_logprobs
     cdef LengthDecay decay
     if given.exponential_decay_length_penalty is not None:
         decay.start, decay.factor = given.exponential_decay_length_penalty
@@ -118,6 +130,7 @@ cdef CSampling _sampling(given) except *:
         sampling.early_stopping = EarlyStopping.kTrue
     else:
         sampling.early_stopping = EarlyStopping.kFalse
+    sampling.patience = given.patience
     return sampling
 
 
@@ -270,6 +283,7 @@ cdef class NativeGenerationSession:
     cdef readonly int64_t max_context
     cdef readonly int64_t vocab_size
     cdef readonly int64_t max_source
+    cdef readonly int64_t frame_features
 
     @staticmethod
     def load(str spec_json, list files, dict names, tensors, given, eos_ids=(),
@@ -291,6 +305,7 @@ cdef class NativeGenerationSession:
         result.max_context = deref(result.session).max_context()
         result.vocab_size = deref(result.session).vocab_size()
         result.max_source = deref(result.session).max_source()
+        result.frame_features = deref(result.session).frame_features()
         return result
 
     cdef OpenSession _open(self) except *:
@@ -330,6 +345,18 @@ cdef class NativeGenerationSession:
         cdef OpenSession session = self._open()
         with nogil:
             request.request = deref(session).submit(prompt, settings, timeout_s, read)
+        return request
+
+    def submit_features(self, ids not None, sampling, double timeout_s, features not None):
+        """As `submit`, with frames of audio, float32 [frames, filters], in place of a source."""
+        cdef NativeRequest request = NativeRequest()
+        cdef CSampling settings = _sampling(sampling)
+        cdef vector[int32_t] held = int32_values(ids)
+        cdef shared_ptr[const SourceFeatures] frames = source_features(features, features.shape[1])
+        cdef Int32Span prompt = Int32Span(held.data(), held.size())
+        cdef OpenSession session = self._open()
+        with nogil:
+            request.request = deref(session).submit_features(prompt, settings, timeout_s, frames)
         return request
 
     def submit_all(self, list prompts, sampling, double timeout_s, submitted_to, sources=()):

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "model/stem/positions.h"
+#include "model/layers/positions.h"
 #include "packhorse/_native/ops_call.h"
 
 namespace packhorse {

@@ -26,6 +26,8 @@ cdef extern from "packhorse/packed_tokens.h" namespace "packhorse" nogil:
         Int32Span type_ids
         Int32Span position_ids
         Int32Span prediction_rows
+        FloatSpan features
+        int64_t feature_columns
 
 
 cdef extern from "packhorse/packed_patches.h" namespace "packhorse" nogil:

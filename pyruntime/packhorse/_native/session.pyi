@@ -42,6 +42,7 @@ class NativeSession:
         position_ids: npt.NDArray[np.int32] | None,
         rows: npt.NDArray[np.int32] | None,
         arrays: Mapping[OutputName, npt.NDArray[np.float32]],
+        features: npt.NDArray[np.float32] | None = ...,
     ) -> None: ...
     def run_patches(
         self,

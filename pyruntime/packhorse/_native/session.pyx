@@ -302,11 +302,15 @@ cdef class NativeSession:
 
     def run(self, ids not None, cu_seqlens not None,
             type_ids, position_ids,
-            rows, arrays):
+            rows, arrays, features=None):
         """Runs a batch in host memory and writes its outputs to `arrays` (see _host_outputs).
-        `rows` are the tokens whose predictions are wanted, or None."""
+        `rows` are the tokens whose predictions are wanted, or None; `features` float32 rows that
+        tokens take, or None."""
         cdef vector[int32_t] held
         cdef CPackedTokens batch = _host_batch(held, ids, cu_seqlens, type_ids, position_ids, rows)
+        if features is not None:
+            batch.features = float_values(features)
+            batch.feature_columns = features.shape[1]
         cdef RunOutputs outputs = _host_outputs(arrays)
         cdef shared_ptr[CSession] session = self._open()
         self._begin()

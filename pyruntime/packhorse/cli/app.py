@@ -8,8 +8,10 @@ import typer
 
 from packhorse import __version__
 from packhorse.cli.generation_commands import GENERATION_COMMANDS
+from packhorse.cli.image_commands import IMAGE_COMMANDS
 from packhorse.cli.model_commands import MODEL_COMMANDS
 from packhorse.cli.serving import SERVE_COMMANDS
+from packhorse.cli.speech_commands import SPEECH_COMMANDS
 from packhorse.cli.text_commands import TEXT_COMMANDS
 from packhorse.cli.unbundle import unbundle
 
@@ -40,7 +42,9 @@ def _root(
 
 for panel, commands in (
     ("For each line of a text", TEXT_COMMANDS),
+    ("For each image", IMAGE_COMMANDS),
     ("Generating text", GENERATION_COMMANDS),
+    ("Speech", SPEECH_COMMANDS),
     ("For other programs", SERVE_COMMANDS),
     ("About a model", MODEL_COMMANDS),
 ):

@@ -130,7 +130,8 @@ def _text(path: Path, spec: Mapping[str, Any]) -> dict[str, Any]:
 def _generation(checkpoint: Checkpoint, asked: LoadOptions) -> dict[str, Any]:
     """Adds the cache to the fields of `_session`: the longest context and the most sequences of it
     that fit."""
-    dtype = choose_dtype(asked.dtype, asked.device, checkpoint.stored_dtype, generates=True)
+    stored, spec = checkpoint.stored_dtype, checkpoint.spec
+    dtype = choose_dtype(asked.dtype, asked.device, stored, generates=True, spec=spec)
     asked = asked.of_session(dtype, generates=True)
     shown = {
         "device": asked.device,
@@ -142,7 +143,6 @@ def _generation(checkpoint: Checkpoint, asked: LoadOptions) -> dict[str, Any]:
         plan = plan_generation(checkpoint.spec_in(dtype), asked)
     except (RuntimeError, MemoryError) as error:
         return {**shown, "error": str(error)}
-    spec = checkpoint.spec
     context = min(longest_text(spec, last=True), plan.kv_tokens)
     return {
         **shown,
@@ -165,7 +165,8 @@ def _generation(checkpoint: Checkpoint, asked: LoadOptions) -> dict[str, Any]:
 def _session(checkpoint: Checkpoint, asked: LoadOptions) -> dict[str, Any]:
     """The memory of a session. If this build or machine does not have the device, `error` takes the
     place of the bytes."""
-    dtype = choose_dtype(asked.dtype, asked.device, checkpoint.stored_dtype)
+    stored, spec = checkpoint.stored_dtype, checkpoint.spec
+    dtype = choose_dtype(asked.dtype, asked.device, stored, spec=spec)
     given = {name: value for name, value in asked.again().items() if name not in READING}
     given.pop("kv_tokens", None)
     shown = {"device": asked.device, "max_tokens": 8192, "max_sequences": 256, **given}

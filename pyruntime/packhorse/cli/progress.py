@@ -34,6 +34,13 @@ def count_progress(what: str) -> Iterator[Report]:
 
 
 @contextmanager
+def seconds_progress(what: str) -> Iterator[Report]:
+    """Yields a function report(seconds of audio done, seconds in total or None if unknown)."""
+    with _progress(what, TextColumn("{task.completed:.0f} of {task.total:.0f} s")) as report:
+        yield report
+
+
+@contextmanager
 def _progress(what: str, amount: ProgressColumn) -> Iterator[Report]:
     console = Console(stderr=True)
     if not console.is_terminal:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -34,7 +35,9 @@ class NpyWriter:
         header = {"descr": self._dtype.str, "fortran_order": False, "shape": shape}
         npy_format.write_array_header_1_0(self._file, header)
 
-    def append(self, rows: NDArray[Any], numbers: Sequence[int]) -> None:
+    def append(
+        self, rows: NDArray[Any], numbers: Sequence[int], paths: Sequence[str] | None = None
+    ) -> None:
         self._file.write(np.ascontiguousarray(rows, self._dtype).data)
         self._rows += len(rows)
 
@@ -48,8 +51,8 @@ class NpyWriter:
 
 
 class JsonlWriter:
-    """Writes lines {"index": number, "embedding": [...]} to a file or, without a path, to
-    stdout."""
+    """Writes lines {"index": number, "embedding": [...]}, with "path" where there are `paths`, to a
+    file or, without one, to stdout."""
 
     def __init__(self, path: Path | None) -> None:
         self._stack = ExitStack()
@@ -57,12 +60,15 @@ class JsonlWriter:
         if path is not None:
             self._file = self._stack.enter_context(path.open("w", encoding="utf-8"))
 
-    def append(self, rows: NDArray[Any], numbers: Sequence[int]) -> None:
+    def append(
+        self, rows: NDArray[Any], numbers: Sequence[int], paths: Sequence[str] | None = None
+    ) -> None:
         if not np.isfinite(rows).all():
             raise ValueError("an embedding is not finite, which JSON cannot hold: use --format npy")
-        for number, row in zip(numbers, rows.tolist(), strict=True):
+        for i, (number, row) in enumerate(zip(numbers, rows.tolist(), strict=True)):
             values = ", ".join([f"{value:.9g}" for value in row])  # 9 digits restore a float32
-            self._file.write(f'{{"index": {number}, "embedding": [{values}]}}\n')
+            path = "" if paths is None else f'"path": {json.dumps(paths[i])}, '
+            self._file.write(f'{{"index": {number}, {path}"embedding": [{values}]}}\n')
         self._file.flush()
 
     def __enter__(self) -> JsonlWriter:
@@ -75,11 +81,11 @@ class JsonlWriter:
 Writer = NpyWriter | JsonlWriter
 
 
-def check_output(path: Path | None, format: str | None, errors: str) -> str:
+def check_output(path: Path | None, format: str | None, errors: str, item: str = "line") -> str:
     """Returns the format: the given one, the one that the file's name implies, or else jsonl.
 
     Raises ValueError if the name implies another format, or if npy would be written to something
-    other than a regular file or with lines left out (`errors`), which only jsonl can express.
+    other than a regular file or with items left out (`errors`), which only jsonl can express.
     """
     if format not in (None, *FORMATS):
         raise ValueError(f"--format {format!r:.80} is not one of {', '.join(FORMATS)}")
@@ -97,9 +103,10 @@ def check_output(path: Path | None, format: str | None, errors: str) -> str:
         if path is None or _is_stream(path):
             raise ValueError("npy needs a regular file to write to: name one with -o")
         if errors == "skip":
+            others = "use --errors replace" if item == "line" else "give --names"
             raise ValueError(
-                "--errors skip: a .npy file cannot say which lines were left out: write jsonl, "
-                "whose lines have numbers, or use --errors replace"
+                f"--errors skip: a .npy file cannot say which {item}s were left out: write jsonl, "
+                f"whose lines have numbers, or {others}"
             )
     return format
 

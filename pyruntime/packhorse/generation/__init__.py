@@ -10,7 +10,7 @@ from packhorse.generation.results import (
     TokenText,
     Usage,
 )
-from packhorse.generation.sampling import EarlyStopping, Sampling, TokenMask
+from packhorse.generation.sampling import EarlyStopping, Sampling, TimestampRules, TokenMask
 
 __all__ = [
     "EarlyStopping",
@@ -21,6 +21,7 @@ __all__ = [
     "GenerationRequest",
     "PromptLogprobs",
     "Sampling",
+    "TimestampRules",
     "TokenMask",
     "TokenText",
     "Usage",

@@ -100,6 +100,33 @@ _OF_CHANCE = {"temperature": 0, "top_k": 0, "top_p": 1, "min_p": 0}
 
 
 @dataclass(frozen=True)
+class TimestampRules:
+    """Tokens of time of a model of speech: all from `begin` on.
+
+    They come in pairs of begin and end around the text of a segment, never fall, and the first new
+    token is one. Where they are more probable together than each other token, one is chosen
+    (Radford et al. 2022, arXiv 2212.04356).
+
+    begin          token of the time 0
+    end_of_text    the first token that is no text
+    no_timestamps  token that is never chosen, or None
+    max_initial    steps of time up to which the first token may go; None: any
+    """
+
+    begin: int
+    end_of_text: int
+    no_timestamps: int | None = None
+    max_initial: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("begin", "end_of_text", "no_timestamps", "max_initial"):
+            value = getattr(self, name)
+            optional = value is None and name in ("no_timestamps", "max_initial")
+            right = optional or (is_int(value) and 0 <= value < 2**31)
+            require(right, f"timestamps.{name}", value, "a whole number from 0 on")
+
+
+@dataclass(frozen=True)
 class Sampling:
     """Settings of one request, under the names of the C++ library (packhorse/sampling.h). The
     defaults choose the most probable token each time.
@@ -132,6 +159,10 @@ class Sampling:
     exponential_decay_length_penalty
                         (start, factor): after `start` new tokens the logit of each token that ends
                         a sequence grows by its size times factor ** (new tokens - start) - 1
+    timestamps          `TimestampRules`: the order of tokens of time in the output of a model of
+                        speech; None: tokens of time are tokens as others
+    filtered_logprobs   log-probabilities are those of the tokens that masks and settings leave, in
+                        a model of speech
     mask                a `TokenMask` of this request alone; None: none
     stop_ids            tokens that end a sequence, beside those that end one by the model's files
     ignore_eos          the latter do not end a sequence
@@ -145,6 +176,8 @@ class Sampling:
     length_penalty      hypotheses are ranked by the sum of their log-probabilities divided by
                         (number of new tokens) ** length_penalty
     early_stopping      when beam search ends, as transformers names it: False, True or "never"
+    patience            beam search as of openai-whisper, until num_beams * patience hypotheses are
+                        finished; 0: as transformers has it
     adapter             the name of an adapter of the session; None: the model as it is
     draft_tokens        tokens that are drafted ahead at most, up to the session's `draft_tokens`,
                         which None stands for; 0: none. The output does not depend on it
@@ -173,6 +206,8 @@ class Sampling:
     forced_bos_token_id: int | None = None
     forced_eos_token_id: int | Sequence[int] | None = None
     exponential_decay_length_penalty: Sequence[float] | None = None
+    timestamps: TimestampRules | None = None
+    filtered_logprobs: bool = False
     mask: TokenMask | None = None
     stop_ids: Sequence[int] = ()
     ignore_eos: bool = False
@@ -184,6 +219,7 @@ class Sampling:
     num_beams: int = 1
     length_penalty: float = 1.0
     early_stopping: EarlyStopping = False
+    patience: float = 0.0
     adapter: str | None = None
     draft_tokens: int | None = None
     cache_salt: int = 0
@@ -200,7 +236,13 @@ class Sampling:
             if value is None and name in _OPTIONAL:
                 continue
             require(is_int(value) and least <= value <= most, name, value, expected)
-        require(isinstance(self.ignore_eos, bool), "ignore_eos", self.ignore_eos, "True or False")
+        for name in ("ignore_eos", "filtered_logprobs"):
+            require(
+                isinstance(getattr(self, name), bool), name, getattr(self, name), "True or False"
+            )
+        times = self.timestamps
+        known = times is None or isinstance(times, TimestampRules)
+        require(known, "timestamps", times, "TimestampRules, or None")
         early = self.early_stopping
         expected = "True, False or 'never'"
         require(isinstance(early, bool) or early == "never", "early_stopping", early, expected)

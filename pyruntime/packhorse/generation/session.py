@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from packhorse.generation.drafts import open_draft
 from packhorse.generation.plan import GenerationMemoryPlan
 from packhorse.generation.request import GenerationRequest
@@ -18,6 +20,7 @@ from packhorse.generation.sampling import Sampling
 from packhorse.load_options import LoadOptions, ModelPath
 from packhorse.logs import LOGGER
 from packhorse.packing import Int32Array, TokenSequence, as_int32
+from packhorse.result import FloatArray
 from packhorse.session import Session
 
 if TYPE_CHECKING:
@@ -178,6 +181,31 @@ class GenerationSession(Session, generates=True):
         native = self._engine.submit(prompt, sampling, timeout_s, read)
         return GenerationRequest(native, prompt.size, sampling)
 
+    def submit_features(
+        self,
+        ids: TokenSequence,
+        features: FloatArray,
+        sampling: Sampling | None = None,
+        *,
+        timeout_s: float = 0.0,
+    ) -> GenerationRequest:
+        """As `submit`, in a model whose encoder reads audio.
+
+        features  float32 [frames, `frame_features`], as `packhorse.audio.log_mel` makes them; an
+                  even number of frames, up to 2 * `max_source_tokens`
+
+        Requests of equal frames share what the encoder makes of them, while the cache holds it.
+        Raises as `submit`, and ValueError for frames of another size or that are not finite.
+        """
+        self.check_open()
+        sampling = Sampling() if sampling is None else sampling
+        prompt = _prompt("ids", ids)
+        frames = np.ascontiguousarray(features, np.float32)
+        if frames.ndim != 2:
+            raise ValueError(f"features has the shape {frames.shape}, expected [frames, filters]")
+        native = self._engine.submit_features(prompt, sampling, timeout_s, frames)
+        return GenerationRequest(native, prompt.size, sampling)
+
     def add_adapter(self, name: str, folder: ModelPath) -> None:
         """Adds a LoRA adapter, which requests may name from then on (`Sampling.adapter`). Requests
         of others go on meanwhile.
@@ -242,6 +270,11 @@ class GenerationSession(Session, generates=True):
         """Tokens of the longest source that the encoder and the cache take; 0: there is no
         encoder."""
         return self._engine.max_source
+
+    @property
+    def frame_features(self) -> int:
+        """Numbers of each frame of audio that the encoder reads; 0: it reads no audio."""
+        return self._engine.frame_features
 
     @property
     def vocab_size(self) -> int:

@@ -11,9 +11,10 @@ its two backends (see `ImageProcessor`).
 
 from packhorse.image.decoding import MAX_PIXELS, ImageSource, decode
 from packhorse.image.model import ImageModel
+from packhorse.image.pages import PageModel
 from packhorse.image.pixels import resize
 from packhorse.image.processor import ImageProcessor, Patches
-from packhorse.image.settings import ImageSettings
+from packhorse.image.settings import ImageSettings, PatchLimit
 
 __all__ = [
     "MAX_PIXELS",
@@ -21,6 +22,8 @@ __all__ = [
     "ImageProcessor",
     "ImageSettings",
     "ImageSource",
+    "PageModel",
+    "PatchLimit",
     "Patches",
     "decode",
     "resize",

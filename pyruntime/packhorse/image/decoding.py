@@ -30,6 +30,10 @@ _ORIENTATION = 0x0112  # the tag of Exif
 _FORMATS = ("JPEG", "PNG", "WEBP")
 
 
+class TooManyPixelsError(ValueError):
+    """An image has more pixels than are decoded."""
+
+
 def pillow() -> Any:
     """The module PIL.Image."""
     try:
@@ -55,9 +59,9 @@ def decode(image: ImageSource, max_pixels: int = MAX_PIXELS) -> Pixels | PillowI
     - Of 16 bits the upper 8 are taken; Pillow itself would clip grey ones to white.
     - Of animations the first image is taken.
 
-    Raises ValueError for an image of more than `max_pixels` pixels, before it is decoded, and for
-    bytes that cannot be decoded to the end; OSError for a file that cannot be read; TypeError for
-    anything else.
+    Raises TooManyPixelsError, which is a ValueError, for an image of more than `max_pixels` pixels,
+    before it is decoded; ValueError for bytes that cannot be decoded to the end; OSError for a file
+    that cannot be read; TypeError for anything else.
     """
     if isinstance(image, np.ndarray):
         return _of_array(image, max_pixels)
@@ -100,17 +104,27 @@ def _upper_bytes(array: npt.NDArray[Any]) -> Pixels:
     return (array >> 8).astype(np.uint8)
 
 
+def image_size(content: bytes) -> tuple[int, int]:
+    """(width, height) of the bytes of a file, by its first bytes alone. Raises as `decode`."""
+    image = _opened(io.BytesIO(content), f"an image of {len(content)} bytes")
+    return image.width, image.height
+
+
 def _of_file(file: Any, what: str, max_pixels: int) -> PillowImage:
+    return _guarded(_opened(file, what), what, max_pixels)
+
+
+def _opened(file: Any, what: str) -> PillowImage:
+    """The image of a file whose header was read."""
     module = pillow()
     try:
-        image = module.open(file, formats=_FORMATS)
+        return cast("PillowImage", module.open(file, formats=_FORMATS))
     except (module.DecompressionBombError, module.DecompressionBombWarning) as error:
-        raise ValueError(f"{what} has too many pixels: {error}") from error
+        raise TooManyPixelsError(f"{what} has too many pixels: {error}") from error
     except MemoryError:
         raise
     except Exception as error:  # hostile headers reach every kind of exception
         raise ValueError(f"{what} is no JPEG, PNG or WebP image that can be read") from error
-    return _guarded(image, what, max_pixels)
 
 
 def _guarded(image: PillowImage, what: str, max_pixels: int) -> PillowImage:
@@ -151,6 +165,6 @@ def _to_rgb(image: PillowImage) -> PillowImage:
 
 
 def _too_large(what: str, width: int, height: int, max_pixels: int) -> ValueError:
-    return ValueError(
+    return TooManyPixelsError(
         f"{what} has {width} x {height} pixels, which are more than max_pixels = {max_pixels}"
     )

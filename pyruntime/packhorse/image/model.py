@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -13,14 +14,22 @@ import numpy as np
 from packhorse_weights.spec import stem_of
 
 from packhorse.encoder_session import EncoderSession
+from packhorse.image.zero_shot import (
+    ACTIVATIONS,
+    DEFAULT_TEMPLATE,
+    label_scores,
+    label_texts,
+    similarities,
+)
 from packhorse.load_options import LoadOptions, ModelPath
 from packhorse.names import AskedDtype, OutputName
 from packhorse.option_fields import takes_options
 from packhorse.packing import batch_ranges
 from packhorse.patches import PackedPatches
-from packhorse.progress_bar import shows_loading
+from packhorse.progress_bar import Progress, reporting, shows_loading
 from packhorse.result import FloatArray
-from packhorse.text.tasks.labels import Label, best_labels, default_activation, softmax
+from packhorse.text.streaming import prepare_ahead
+from packhorse.text.tasks.labels import Label, best_labels, default_activation
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -38,17 +47,6 @@ class Processor(Protocol):
     def patches(self, images: Any, patch_size: int) -> Any:
         """An object with `features` and `grids`, as of `PackedPatches`."""
         ...
-
-
-def _sigmoid(x: FloatArray) -> FloatArray:
-    return (1 / (1 + np.exp(-x))).astype(np.float32)
-
-
-_ACTIVATIONS: dict[str, Callable[[FloatArray], FloatArray]] = {
-    "softmax": softmax,
-    "sigmoid": _sigmoid,
-    "none": lambda logits: logits,
-}
 
 
 class ImageModel:
@@ -118,6 +116,11 @@ class ImageModel:
         return cls(session, processor, load_texts if has_texts else None)
 
     @property
+    def has_texts(self) -> bool:
+        """True where the checkpoint has a model of texts, too."""
+        return self._load_texts is not None
+
+    @property
     def texts(self) -> TextModel:
         """The model of texts. Raises ValueError where the checkpoint has none."""
         with self._loading:
@@ -145,57 +148,91 @@ class ImageModel:
         made = self.processor.patches(_as_list(images), size)
         return PackedPatches(made.features, made.grids)
 
-    def _run(self, images: Images, output: OutputName) -> FloatArray:
-        """Rows of an output, in as few batches as the session's plan allows."""
+    def _run(
+        self, images: Images, output: OutputName, progress: Progress | None = False
+    ) -> FloatArray:
+        """Rows of an output, in as few batches as the session's plan allows. The next images are
+        made patches while a batch runs."""
         session = self.session
         session.check_open()
-        if not isinstance(images, PackedPatches):
-            images = _as_list(images)
         found = [np.empty((0, session.outputs[output].columns), np.float32)]
         size = session.max_sequences
-        count = images.num_images if isinstance(images, PackedPatches) else len(images)
-        for begin in range(0, count, size):
-            batch = self.patches(images[begin : begin + size])
-            offsets = batch.offsets(stem_of(session.config).get("prefix", 0))
-            ends = offsets.tolist(), range(batch.num_images + 1)
-            limits = session.max_tokens, session.max_sequences
-            for first, last in batch_ranges(ends, limits):
-                found.append(session.run(batch[first:last], outputs=[output])[output])
+        done = 0
+        with reporting(progress, "images") as report:
+            for batch, total in self._batches(images, size):
+                offsets = batch.offsets(stem_of(session.config).get("prefix", 0))
+                ends = offsets.tolist(), range(batch.num_images + 1)
+                limits = session.max_tokens, session.max_sequences
+                for first, last in batch_ranges(ends, limits):
+                    found.append(session.run(batch[first:last], outputs=[output])[output])
+                    done += last - first
+                    if report is not None:
+                        report(done, total)
         return np.concatenate(found)
 
-    def embed(self, images: Images) -> FloatArray:
-        """Embeddings float32 [images, dims]. Those of models of images and texts have length 1."""
-        return self._run(images, "embedding")
+    def _batches(self, images: Images, size: int) -> Iterator[tuple[PackedPatches, int]]:
+        """The images in chunks of up to `size`, each with the number of all images."""
+        if isinstance(images, PackedPatches):
+            for begin in range(0, images.num_images, size):
+                yield images[begin : begin + size], images.num_images
+            return
+        sources = _as_list(images)
 
-    def classify(self, images: Images, top_k: int | None = 5) -> list[list[Label]]:
+        def prepare(some: list[Any], first: int) -> PackedPatches:
+            try:
+                return self.patches(some)
+            except (ValueError, TypeError) as error:
+                raise type(error)(_counted_from(first, str(error))) from error
+
+        for _, batch in prepare_ahead(sources, size, prepare):
+            yield batch, len(sources)
+
+    def embed(self, images: Images, *, progress: Progress | None = None) -> FloatArray:
+        """Embeddings float32 [images, dims]. Those of models of images and texts have length 1.
+
+        progress  as of `TextModel.embed`: a function of (images done, images in total), True or
+                  False; None: a bar, where stderr is a terminal and it takes long
+        """
+        return self._run(images, "embedding", progress)
+
+    def classify(
+        self, images: Images, top_k: int | None = 5, *, progress: Progress | None = None
+    ) -> list[list[Label]]:
         """The `top_k` best labels of each image with their probabilities, best first; None: all of
         them. Raises ValueError for a model without a classifier."""
-        _check_top_k(top_k)
-        classifier = self.session.config.get("heads", {}).get("classifier")
-        if classifier is None:
-            hint = ": use zero_shot" if self._load_texts is not None else ""
-            raise ValueError(f"classify: this model has no classifier of images{hint}")
-        scores = _ACTIVATIONS[default_activation(classifier)](self._run(images, "logits"))
+        scores = self.scores_of(self._run(images, self._check_classify(top_k), progress))
         return best_labels(self.labels, scores, top_k)
 
-    def similarity(self, images: Images, texts: Sequence[str] | str) -> FloatArray:
+    def _check_classify(self, top_k: int | None) -> OutputName:
+        _check_top_k(top_k)
+        if self.session.config.get("heads", {}).get("classifier") is None:
+            hint = ": use zero_shot" if self._load_texts is not None else ""
+            raise ValueError(f"classify: this model has no classifier of images{hint}")
+        return "logits"
+
+    def scores_of(self, logits: FloatArray, activation: str | None = None) -> FloatArray:
+        """Scores of the classifier's logits [images, labels]. activation: "softmax", "sigmoid" or
+        "none"; None: the function that makes them probabilities."""
+        classifier = self.session.config["heads"]["classifier"]
+        return ACTIVATIONS[activation or default_activation(classifier)](logits)
+
+    def similarity(
+        self, images: Images, texts: Sequence[str] | str, *, progress: Progress | None = None
+    ) -> FloatArray:
         """Scores of each text for each image, float32 [images, texts]: the cosine of their
         embeddings, times the model's scale, plus its bias (`logits_per_image` of transformers)."""
-        model = self.texts
         rows = [texts] if isinstance(texts, str) else list(texts)
-        fields = self.session.config["similarity"]
-        vectors = model.embed(rows)
-        cosines = self.embed(images) @ vectors.T
-        found: FloatArray = cosines * np.float32(fields["scale"]) + np.float32(fields["bias"])
-        return found
+        vectors = self.texts.embed(rows)
+        return similarities(self.session.config, self.embed(images, progress=progress), vectors)
 
     def zero_shot(
         self,
         images: Images,
         labels: Sequence[str],
         *,
-        template: str = "a photo of a {}",
+        template: str = DEFAULT_TEMPLATE,
         top_k: int | None = None,
+        progress: Progress | None = None,
     ) -> list[list[Label]]:
         """The labels of each image, best first, by how well the text of each suits the image.
 
@@ -206,17 +243,11 @@ class ImageModel:
         of others each label has one of its own.
         """
         _check_top_k(top_k)
-        names = list(labels)
-        if not names or not all(isinstance(one, str) for one in names):
-            raise ValueError(f"labels is {labels!r:.80}, expected one text or more")
-        if "{}" not in template:
-            raise ValueError(f"template is {template!r:.80}, expected {{}} where the label goes")
-        logits = self.similarity(images, [template.replace("{}", one) for one in names])
-        return best_labels(names, _ACTIVATIONS[self._score](logits), top_k)
-
-    @property
-    def _score(self) -> str:
-        return str(self.session.config["similarity"]["score"])
+        names = labels if isinstance(labels, str) else list(labels)
+        written = label_texts(names, template)
+        vectors = self.texts.embed(written)
+        rows = self.embed(images, progress=progress)
+        return best_labels(list(names), label_scores(self.session.config, rows, vectors), top_k)
 
     def close(self) -> None:
         """Closes the sessions (`Session.close`)."""
@@ -246,14 +277,22 @@ def _as_list(images: Any) -> list[Any]:
     return list(images)
 
 
+def _counted_from(first: int, message: str) -> str:
+    """The message of an error about image i of a chunk, as one about image `first` + i of all."""
+    return re.sub(r"^image (\d+):", lambda found: f"image {first + int(found[1])}:", message)
+
+
 def _check_top_k(top_k: int | None) -> None:
     if top_k is not None and top_k < 1:
         raise ValueError(f"top_k is {top_k}, expected a positive number or None")
 
 
+_PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
+
+
 def _own_processor(path: Path) -> Processor | None:
     """The package's processor, as the folder's files say; None where there are none."""
-    if not path.is_dir() or not (path / "preprocessor_config.json").is_file():
+    if not any((path / name).is_file() for name in _PROCESSOR_FILES):
         return None
     try:
         module = import_module("packhorse.image.processor")

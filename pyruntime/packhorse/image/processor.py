@@ -14,7 +14,7 @@ import numpy.typing as npt
 from packhorse._native import image as native
 from packhorse.image.decoding import MAX_PIXELS, ImageSource, decode
 from packhorse.image.pixels import native_image
-from packhorse.image.settings import Backend, ImageSettings, Size
+from packhorse.image.settings import Backend, ImageSettings, PatchLimit, Size
 from packhorse.load_arguments import cores
 
 FloatArray = npt.NDArray[np.float32]
@@ -73,7 +73,7 @@ class ImageProcessor:
     @classmethod
     def from_folder(cls, folder: str | Path, **options: Any) -> ImageProcessor:
         """A processor as the preprocessor_config.json of a folder says: those of ViT, DeiT, BEiT,
-        DINOv2, CLIP and SigLIP. `options` are those of the class."""
+        DINOv2, CLIP, SigLIP and SigLIP 2. `options` are those of the class."""
         return cls(ImageSettings.from_folder(folder), **options)
 
     def __call__(self, images: Sequence[ImageSource] | ImageSource) -> FloatArray:
@@ -105,6 +105,12 @@ class ImageProcessor:
         patch = (patch_size, patch_size) if isinstance(patch_size, int) else patch_size
         if len(patch) != 2 or min(patch) < 1:
             raise ValueError(f"patch_size is {patch_size}, expected one or two numbers over 0")
+        limit = self.settings.resize
+        if isinstance(limit, PatchLimit) and patch != (limit.patch_size, limit.patch_size):
+            raise ValueError(
+                f"patch_size is {patch_size}, but images are resized to patches of "
+                f"{limit.patch_size} x {limit.patch_size} pixels"
+            )
         sources = _as_list(images)
         made = self._each(sources, lambda _, source, threads: self._make(source, patch, threads))
         grids = [array.shape[:2] for array in made]

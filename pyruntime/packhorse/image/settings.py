@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,8 @@ _STANDARD = (0.5, 0.5, 0.5)
 _OPENAI_MEAN = (0.48145466, 0.4578275, 0.40821073)
 _OPENAI_STD = (0.26862954, 0.26130258, 0.27577711)
 _BICUBIC, _BILINEAR = 3, 2
+_MOST_SIDE = 1 << 14  # pixels of what an image becomes
+_LARGEST = 1e9  # number that pixels are multiplied by, or brought to
 # Resample numbers are Pillow's.
 _RESAMPLE = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}
 
@@ -51,6 +54,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     "Bit": _CLIP,
     "CLIP": _CLIP,
     "Siglip": {"default_to_square": False},
+    "Siglip2": {"resample": _BILINEAR, "size": None, "patch_size": 16, "max_num_patches": 256},
 }
 _ENDINGS = ("Fast", "Pil", "ImageProcessor", "FeatureExtractor")
 # Switches that change no pixel value here: images are always made RGB, and labels are not read.
@@ -58,16 +62,53 @@ _EFFECTLESS = ("do_convert_rgb", "do_reduce_labels")
 
 
 @dataclass(frozen=True)
+class PatchLimit:
+    """A size in whole patches, as near to the image's proportions as that allows and as large as
+    `max_patches` patches of `patch_size` x `patch_size` pixels allow: how SigLIP 2 NaFlex
+    (Tschannen et al., arXiv 2502.14786) resizes, small images too."""
+
+    patch_size: int
+    max_patches: int
+
+    def __post_init__(self) -> None:
+        for name in ("patch_size", "max_patches"):
+            value = getattr(self, name)
+            if type(value) is not int or not 0 < value <= 1 << 16:
+                raise ValueError(f"{name} is {value!r:.80}, expected a number over 0")
+
+    def size(self, height: int, width: int) -> Size:
+        """The size that an image becomes. Scales are halved as transformers does: a size changes
+        where a side is a whole number of patches, so the last digits count."""
+
+        def at(scale: float) -> Size:
+            rows, columns = (
+                max(1, math.ceil(side * scale / self.patch_size)) for side in (height, width)
+            )
+            return rows, columns
+
+        low, high = 1e-6, 100.0
+        while high - low >= 1e-5:
+            middle = (low + high) / 2
+            rows, columns = at(middle)
+            if rows * columns <= self.max_patches:
+                low = middle
+            else:
+                high = middle
+        rows, columns = at(low)
+        return rows * self.patch_size, columns * self.patch_size
+
+
+@dataclass(frozen=True)
 class ImageSettings:
     """Steps that an upright RGB image goes through, in this order. Sizes are (height, width).
 
-    `resize`: a size; or an int, which the shorter side becomes; or None. `crop`: the size of the
-    centre that is cut out; where the image is smaller, black is added around it. `rescale`,
-    `mean` and `std`: numbers are (byte * rescale - mean) / std; any may be None. `pad`: the size to
-    which numbers of 0 are added below and to the right.
+    `resize`: a size; an int, which the shorter side becomes; a `PatchLimit`; or None. `crop`: the
+    size of the centre that is cut out; where the image is smaller, black is added around it.
+    `rescale`, `mean` and `std`: numbers are (byte * rescale - mean) / std; any may be None. `pad`:
+    the size to which numbers of 0 are added below and to the right.
     """
 
-    resize: Size | int | None = (224, 224)
+    resize: Size | int | PatchLimit | None = (224, 224)
     resample: str = "bicubic"
     crop: Size | None = None
     rescale: float | None = 1 / 255
@@ -110,14 +151,13 @@ class ImageSettings:
         pad = fields["pad_size"] if fields["do_pad"] else None
         if fields["do_pad"] and pad is None:
             raise ValueError("the image processor pads images to the largest of a batch: pad_size")
-        square = bool(fields["default_to_square"])
         return cls(
-            resize=_size("size", fields["size"], square) if fields["do_resize"] else None,
+            resize=_resize(fields) if fields["do_resize"] else None,
             resample=_resample(fields["resample"]),
             crop=None if crop is None else _full_size("crop_size", crop),
-            rescale=float(fields["rescale_factor"]) if fields["do_rescale"] else None,
+            rescale=_number("rescale_factor", fields) if fields["do_rescale"] else None,
             mean=_numbers("image_mean", fields) if fields["do_normalize"] else None,
-            std=_numbers("image_std", fields) if fields["do_normalize"] else None,
+            std=_numbers("image_std", fields, zero=False) if fields["do_normalize"] else None,
             pad=None if pad is None else _full_size("pad_size", pad),
         )
 
@@ -134,6 +174,8 @@ class ImageSettings:
             return height, width
         if isinstance(self.resize, tuple):
             return self.resize
+        if isinstance(self.resize, PatchLimit):
+            return self.resize.size(height, width)
         shorter, longer = sorted((height, width))
         other = int(self.resize * longer / shorter)
         return (self.resize, other) if height <= width else (other, self.resize)
@@ -188,6 +230,12 @@ def _resample(value: Any) -> str:
     return str(name)
 
 
+def _resize(fields: Mapping[str, Any]) -> Size | int | PatchLimit:
+    if "max_num_patches" in fields and "patch_size" in fields:
+        return PatchLimit(fields["patch_size"], fields["max_num_patches"])
+    return _size("size", fields["size"], bool(fields["default_to_square"]))
+
+
 def _size(field: str, value: Any, square: bool) -> Size | int:
     if isinstance(value, int) and not isinstance(value, bool):
         value = {"height": value, "width": value} if square else {"shortest_edge": value}
@@ -195,26 +243,40 @@ def _size(field: str, value: Any, square: bool) -> Size | int:
         value = {"height": value[0], "width": value[1]}
     if isinstance(value, Mapping):
         sides = {key: side for key, side in value.items() if side is not None}
-        whole = all(type(side) is int and side > 0 for side in sides.values())
+        whole = all(type(side) is int and 0 < side <= _MOST_SIDE for side in sides.values())
         if whole and set(sides) == {"height", "width"}:
             return sides["height"], sides["width"]
         if whole and set(sides) == {"shortest_edge"}:
             return int(sides["shortest_edge"])
-    raise ValueError(f"{field} is {value!r}, expected height and width, or shortest_edge, over 0")
+    raise ValueError(
+        f"{field} is {value!r:.80}, expected height and width, or shortest_edge, over 0 and at "
+        f"most {_MOST_SIDE}"
+    )
 
 
 def _full_size(field: str, value: Any) -> Size:
     size = _size(field, value, square=True)
     if isinstance(size, int):
-        raise ValueError(f"{field} is {value!r}, expected height and width")
+        raise ValueError(f"{field} is {value!r:.80}, expected height and width")
     return size
 
 
-def _numbers(field: str, fields: Mapping[str, Any]) -> tuple[float, ...]:
+def _number(field: str, fields: Mapping[str, Any]) -> float:
     value = fields[field]
-    numbers = [value] * 3 if isinstance(value, int | float) else value
-    if not isinstance(numbers, list | tuple) or not all(
-        isinstance(number, int | float) for number in numbers
-    ):
-        raise ValueError(f"{field} is {value!r}, expected 3 numbers")
+    if not _is_number(value) or value == 0:
+        raise ValueError(f"{field} is {value!r:.80}, expected a number other than 0")
+    return float(value)
+
+
+def _numbers(field: str, fields: Mapping[str, Any], *, zero: bool = True) -> tuple[float, ...]:
+    value = fields[field]
+    numbers = value if isinstance(value, list | tuple) else [value] * 3
+    if not all(_is_number(number) and (zero or number != 0) for number in numbers):
+        others = "" if zero else " other than 0"
+        raise ValueError(f"{field} is {value!r:.80}, expected 3 numbers{others}")
     return tuple(float(number) for number in numbers)
+
+
+def _is_number(value: Any) -> bool:
+    """True for a number that float32 holds; NaN is none."""
+    return type(value) in (int, float) and -_LARGEST <= value <= _LARGEST

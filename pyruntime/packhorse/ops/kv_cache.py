@@ -174,12 +174,12 @@ def paged_attention(
                   as in `append_kv_cache`; num_heads is a multiple of the heads of keys. New token i
                   of sequence b stands at position kv_lens[b] - (its new tokens) + i
     scale         of q.k; None: 1 / sqrt(head_dim)
-    causal        a token sees keys up to its position; False: all of its sequence (CPU)
+    causal        a token sees keys up to its position; False: all of its sequence
     window        keys seen to the left of a token's position; -1: all
     soft_cap      scaled scores s become soft_cap * tanh(s / soft_cap); 0: they stay
     alibi_slopes  [num_heads]: adds -slope * distance
     distance_bias [num_heads, D]: adds column min(distance, D - 1) to scores, in causal attention
-                  without alibi_slopes (CPU)
+                  without alibi_slopes; only where all arrays lie on the host
     k, v          [T, num_kv_heads * head_dim] of the new tokens, written as by `append_kv_cache`;
     both or
                   none
@@ -199,6 +199,8 @@ def paged_attention(
         _check_writeable(*pages)
     if alibi_slopes is not None and distance_bias is not None:
         raise ValueError("distance_bias beside alibi_slopes, expected one of them")
+    if distance_bias is not None and (call.stream is not None or is_device_array(distance_bias)):
+        raise ValueError("distance_bias goes with arrays on the host, found some on a device")
     if distance_bias is not None:  # kernels go from far keys to near ones
         distance_bias = np.ascontiguousarray(np.asarray(distance_bias, np.float32)[:, ::-1])
     found = call.operators.paged_attention(

@@ -2,6 +2,7 @@
 
 packhorse.ray.embed("documents/", "model-folder", output="vectors/")     # Parquet in, Parquet out
 dataset.map_batches(packhorse.ray.Embedder, fn_constructor_kwargs={"model": "model-folder"}, ...)
+images.map_batches(packhorse.ray.ImageEmbedder, fn_constructor_kwargs={"model": "folder"}, ...)
 
 serve.run(packhorse.ray.deployment("model-folder", num_gpus=1, max_replicas=8).bind())
 
@@ -10,6 +11,7 @@ Ray and pyarrow are imported when something here is used.
 
 from packhorse.ray.embedder import Embedder
 from packhorse.ray.embedding import Embedded, embed
+from packhorse.ray.image_embedder import ImageEmbedder
 from packhorse.ray.serving import deployment
 
-__all__ = ["Embedded", "Embedder", "deployment", "embed"]
+__all__ = ["Embedded", "Embedder", "ImageEmbedder", "deployment", "embed"]

@@ -111,14 +111,14 @@ class Embedder:
         Raises ValueError for another kind of batch, and where the column of texts is missing.
         """
         if isinstance(batch, dict):
-            texts = _column(batch, self._column, batch)
+            texts = column_of(batch, self._column, batch)
             return batch | {self._embedding_column: self.embed([str(text) for text in texts])}
         if not hasattr(batch, "append_column"):
             raise ValueError(
                 f"a batch is a {type(batch).__name__}, expected a pyarrow Table or a dict of NumPy "
                 'arrays: give map_batches batch_format="pyarrow" or "numpy"'
             )
-        texts = _column(batch, self._column, batch.column_names)
+        texts = column_of(batch, self._column, batch.column_names)
         return batch.append_column(self._embedding_column, self.embed_column(texts))
 
     def embed(self, texts: list[str]) -> npt.NDArray[Any]:
@@ -132,10 +132,10 @@ class Embedder:
         valid = np.asarray(texts.is_valid())
         found = self.embed(texts.drop_null().cast(pa.string()).to_pylist())
         if valid.all():
-            return _lists(found)
+            return as_lists(found)
         rows = np.zeros((len(valid), found.shape[1]), found.dtype)
         rows[valid] = found
-        return _lists(rows, mask=pa.array(~valid))
+        return as_lists(rows, mask=pa.array(~valid))
 
 
 def check_options(options: Mapping[str, Any]) -> None:
@@ -148,13 +148,15 @@ def check_options(options: Mapping[str, Any]) -> None:
         )
 
 
-def _column(batch: Any, name: str, names: Any) -> Any:
+def column_of(batch: Any, name: str, names: Any) -> Any:
+    """The column of a batch. Raises ValueError where `names` do not have it."""
     if name not in names:
         raise ValueError(f"no column {name!r:.80}, found: {', '.join(names)}")
     return batch[name]
 
 
-def _lists(rows: npt.NDArray[Any], mask: pa.Array | None = None) -> pa.Array:
+def as_lists(rows: npt.NDArray[Any], mask: pa.Array | None = None) -> pa.Array:
+    """Rows as lists of a fixed size; null where `mask` is true."""
     import pyarrow as pa
 
     values = pa.array(np.ascontiguousarray(rows).reshape(-1))

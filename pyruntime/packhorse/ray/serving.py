@@ -123,6 +123,6 @@ def _replica(settings: Settings) -> Any:
 
         def record_autoscaling_stats(self) -> dict[str, float]:
             models = self.app.state.service.registry.models()
-            return {"queued_tokens": float(sum(model.queue.tokens for model in models))}
+            return {"queued_tokens": float(sum(model.queue_tokens for model in models))}
 
     return serve.ingress(application)(Replica)

@@ -86,6 +86,10 @@ _POSITIVE = (
     "default_new_tokens",
     "max_client_sequences",
     "max_body_values",
+    "max_client_images",
+    "max_image_bytes",
+    "max_image_pixels",
+    "image_url_timeout_s",
 )
 _EXACT = ("api_key",)  # texts that are taken as they are, and shown to nobody
 _SECRET = ("api_key", "api_key_file")  # if blank in the environment, a mistake: not left out
@@ -203,6 +207,18 @@ class Settings:
         "Most values in the JSON of a body; a list or an object counts as four (413 for more).",
         _LIMITS,
     )
+    max_client_images: int = setting(64, "Most images of one request (413 for more).", _LIMITS)
+    max_image_bytes: int = setting(
+        8_000_000, "Most bytes of the file of an image (413 for more).", _LIMITS
+    )
+    max_image_pixels: int = setting(
+        1 << 25,
+        "Most pixels of an image (413 for more), and of all that one model decodes at a time.",
+        _LIMITS,
+    )
+    image_url_timeout_s: float = setting(
+        5.0, "Longest time of fetching an image from its URL.", _LIMITS, "SECONDS"
+    )
     auto_truncate: bool = setting(
         False, "Cut texts that are too long, where a request says nothing about it.", _LIMITS
     )
@@ -228,6 +244,14 @@ class Settings:
     cors_allow_origin: tuple[str, ...] = setting(
         (), "Origins whose pages may use the server from a browser; *: all.", _SAFETY, "ORIGIN"
     )
+    allow_image_urls: tuple[str, ...] = setting(
+        (),
+        "A host from which images may be fetched by their URLs: NAME, NAME:PORT, *.DOMAIN, or an "
+        "address or network (10.0.0.0/8), without which no private address is asked. May be "
+        "repeated; by default images come in the body alone.",
+        _SAFETY,
+        "HOST",
+    )
     page: bool = setting(
         True, "Serve a page at / on which people try the models in a browser.", _SAFETY
     )
@@ -250,8 +274,16 @@ class Settings:
         30.0, "Longest time for running requests to finish on SIGTERM.", _OPERATION, "SECONDS"
     )
     tokenization_workers: int | None = setting(
-        None, "Threads that tokenize; up to 4 by default, one for each core.", _OPERATION
+        None,
+        "Threads that tokenize, and as many that decode images; up to 4 by default, one for each "
+        "core.",
+        _OPERATION,
     )
+
+    @property
+    def preparing_threads(self) -> int:
+        """Threads that tokenize texts, and as many that decode images."""
+        return self.tokenization_workers or min(4, os.cpu_count() or 1)
 
     @classmethod
     def load(

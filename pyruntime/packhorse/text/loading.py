@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from packhorse_weights.spec import stem_of
+from packhorse_weights.spec import hears, stem_of
 
 from packhorse.device import check_device
 from packhorse.dtypes import choose_dtype
@@ -34,8 +34,13 @@ def load_parts(
     checkpoint = inspect_checkpoint(path, **asked.reading())
     if stem_of(checkpoint.spec).get("kind") == "patches":
         raise ValueError(f"{path} takes images and no texts: load it by packhorse.image.ImageModel")
+    if hears(checkpoint.spec):
+        raise ValueError(
+            f"{path} hears audio and takes no texts: load it by packhorse.audio.AudioModel"
+        )
     generates = asked.generates(path, checkpoint.spec)
-    dtype = choose_dtype(asked.dtype, asked.device, checkpoint.stored_dtype, generates)
+    spec = checkpoint.spec
+    dtype = choose_dtype(asked.dtype, asked.device, checkpoint.stored_dtype, generates, spec)
     files, max_tokens = None, asked.max_tokens
     if generates:
         files = read_generation(path, settings=asked.generation_config)

@@ -58,6 +58,7 @@ class TextRunner:
         self.max_length = self._check_length(max_length)
         types = stem_of(session.config).get("type_vocab_size", 0)
         self._num_types = types if types > 1 and tokenizer.config.type_ids else 0
+        self._placeholder = stem_of(session.config).get("rows", {}).get("id")
         self._batcher = Batcher(session) if isinstance(session, EncoderSession) else None
         self._padding = self._read_padding()
         self.most_windows: int | None = None  # in all texts that are prepared together
@@ -112,6 +113,13 @@ class TextRunner:
         """`TextTokenizer.encode`, with ids and type ids that the model takes."""
         tokens = self.tokenizer.encode(texts, max_length, first=first, table=self._table, **options)
         check_types(tokens.type_ids, self._num_types, first)
+        if self._placeholder is not None:
+            for number, ids in enumerate(tokens.ids, first):
+                if (ids == self._placeholder).any():
+                    raise ValueError(
+                        f"texts[{number}] has the token {self._placeholder}, which stands for a "
+                        "part of an image in this model"
+                    )
         return tokens
 
     def read(self, texts: Sequence[Text], first: int, *, pairs: bool) -> list[TokenArrays]:

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numbers>
 
 #include "core/format.h"
 #include "core/math.h"
@@ -19,18 +20,23 @@ constexpr int64_t kSmallTile = 64;
 static_assert(kSmallTile % kQueryGroup == 0 && kQueryTile % kSmallTile == 0);
 
 struct Scratch {
-  Scratch(Workspace& workspace, int64_t num_sequences, int64_t head_dim, int threads)
-      : tile_floats(round_up(attention_scratch_floats(head_dim), 16)),
+  Scratch(Workspace& workspace, const AttentionArgs& args, int threads)
+      : tile_floats(round_up(attention_scratch_floats(args.head_dim), 16)),
+        // A grid of n cells has fewer than 4 n steps.
+        grid_floats(args.term.kind == ScoreTermKind::kGrid ? 4 * args.queries.max_seqlen + 4 : 0),
         tiles(workspace.take<float>(threads * tile_floats)),
-        order(workspace.take<int32_t>(num_sequences)),
-        first_task(workspace.take<int64_t>(num_sequences + 1)),
-        bucket_starts(workspace.take<int32_t>(kMostSideBuckets)) {}
+        order(workspace.take<int32_t>(args.queries.num_sequences)),
+        first_task(workspace.take<int64_t>(args.queries.num_sequences + 1)),
+        bucket_starts(workspace.take<int32_t>(kMostSideBuckets)),
+        grids(workspace.take<float>(threads * grid_floats)) {}
 
   int64_t tile_floats;
+  int64_t grid_floats;
   float* tiles;            // [threads, tile_floats]
   int32_t* order;          // [num_sequences] in descending order of keys
   int64_t* first_task;     // [num_sequences + 1] in that order
   int32_t* bucket_starts;  // [side_buckets]
+  float* grids;            // [threads, grid_floats]
 };
 
 int32_t length_of(const BatchView& batch, int32_t sequence) {
@@ -59,17 +65,53 @@ void fill_bucket_starts(const ScoreTerm& term, int32_t side_buckets, int32_t* st
   for (int32_t i = side_buckets - 1; i > 0; --i) starts[i - 1] = std::min(starts[i - 1], starts[i]);
 }
 
+// One direction of a table of steps resized linearly: step `at` of `to` lies between two of `from`.
+struct Between {
+  Between(int64_t at, int64_t from, int64_t to) {
+    const float scale = static_cast<float>(from) / static_cast<float>(to);
+    const float centre = std::max(0.0f, scale * (static_cast<float>(at) + 0.5f) - 0.5f);
+    low = std::min(static_cast<int64_t>(centre), from - 1);
+    high = std::min(low + 1, from - 1);
+    weight = centre - static_cast<float>(low);
+  }
+
+  int64_t low;
+  int64_t high;
+  float weight;  // belongs to `high`
+};
+
+// Writes a head's column of a term of grids, resized to a grid, in units of log2(e).
+void resize_steps(const ScoreTerm& term, int64_t head, int64_t num_heads, const int32_t* grid,
+                  float* out) {
+  constexpr auto kLog2E = std::numbers::log2e_v<float>;
+  const int64_t rows = 2 * int64_t{term.grid_rows} - 1;
+  const int64_t columns = 2 * int64_t{term.grid_columns} - 1;
+  const auto at = [&](int64_t step) { return term.table[step * num_heads + head]; };
+  for (int64_t i = 0; i < 2 * grid[0] - 1; ++i) {
+    const Between down(i, rows, 2 * int64_t{grid[0]} - 1);
+    for (int64_t j = 0; j < 2 * grid[1] - 1; ++j) {
+      const Between across(j, columns, 2 * int64_t{grid[1]} - 1);
+      const auto mixed = [&](int64_t row) {
+        return (1.0f - across.weight) * at(row * columns + across.low) +
+               across.weight * at(row * columns + across.high);
+      };
+      *out++ = ((1.0f - down.weight) * mixed(down.low) + down.weight * mixed(down.high)) * kLog2E;
+    }
+  }
+  for (int64_t i = 0; i < 3; ++i) *out++ = at(rows * columns + i) * kLog2E;
+}
+
 }  // namespace
 
-size_t attention_workspace(int64_t num_sequences, int64_t head_dim, int threads) {
+size_t attention_workspace(const AttentionArgs& args, int threads) {
   Workspace workspace;
-  Scratch(workspace, num_sequences, head_dim, threads);
+  Scratch(workspace, args, threads);
   return workspace.bytes();
 }
 
 void attention(const AttentionArgs& args, const Kernels& kernels, ThreadPool& pool) {
   Workspace workspace(args.workspace);
-  const Scratch scratch(workspace, args.queries.num_sequences, args.head_dim, pool.threads());
+  const Scratch scratch(workspace, args, pool.threads());
 
   AttentionTile whole;  // the part that all tiles share
   whole.q_stride = args.q.row_stride;
@@ -160,6 +202,14 @@ void attention(const AttentionArgs& args, const Kernels& kernels, ThreadPool& po
     if (args.term.position_queries) part.position_queries = at(args.term.position_queries, 0, head);
     part.scratch = scratch.tiles + worker * scratch.tile_floats;
     const CpuTimer timer(CpuPart::kAttention);
+    if (args.term.kind == ScoreTermKind::kGrid) {
+      const int32_t* const grid = args.term.grids + 2 * int64_t{sequence};
+      float* const table = scratch.grids + worker * scratch.grid_floats;
+      resize_steps(args.term, head, args.num_heads, grid, table);
+      part.grid_table = table;
+      part.grid_rows = grid[0];
+      part.grid_columns = grid[1];
+    }
     kernel(part);
   });
 }

@@ -12,7 +12,7 @@
 
 namespace packhorse::cpu {
 
-size_t attention_workspace(int64_t num_sequences, int64_t head_dim, int threads);
+size_t attention_workspace(const AttentionArgs& args, int threads);
 size_t paged_attention_workspace(const AttentionArgs& args, int threads);
 void attention(const AttentionArgs& args, const Kernels& kernels, ThreadPool& pool);
 void paged_attention(const AttentionArgs& args, const Kernels& kernels, ThreadPool& pool);

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstring>
 #include <vector>
 
 #include "core/float_convert.h"
 #include "core/math.h"
+#include "cpu/common/wide_groups.h"
 
 namespace packhorse::cpu {
 namespace {
@@ -49,7 +49,7 @@ uint8_t* pack_values(const GroupedWeight& weight, int64_t first, int64_t columns
 void pack_stripe(const GroupedWeight& weight, int64_t first, int64_t in_features,
                  int64_t out_features, const WeightGroups& groups, uint8_t* to) {
   const int64_t columns = std::min(kStripeColumns, out_features - first);
-  const int64_t padded = group_blocks(in_features) * kGroupBlock;
+  const int64_t padded = group_blocks(in_features, false) * kGroupBlock;
   const int64_t count = groups.count(in_features);
   const auto put_header = [&](const uint16_t* from, int64_t group) {
     for (int64_t n = 0; n < kStripeColumns; ++n, to += sizeof(uint16_t)) {
@@ -68,29 +68,11 @@ void pack_stripe(const GroupedWeight& weight, int64_t first, int64_t in_features
   }
 }
 
-// The value to which float16 rounds a number, and its bits.
-float round_to_half(float value, uint16_t& bits) {
-  from_float32(&value, DType::kFloat16, &bits, 1);
-  to_float32(&bits, DType::kFloat16, &value, 1);
-  return value;
-}
-
-void quantize_group(const float* weight, int64_t count, float levels, uint8_t* values,
-                    uint16_t& scale_bits, uint16_t& minimum_bits) {
-  const auto [low, high] = std::minmax_element(weight, weight + count);
-  const float minimum = round_to_half(*low, minimum_bits);
-  const float scale = round_to_half((*high - *low) / levels, scale_bits);
-  const float inverse = scale > 0 ? 1.0f / scale : 0.0f;
-  for (int64_t i = 0; i < count; ++i) {
-    const float q = std::nearbyint((weight[i] - minimum) * inverse);
-    values[i] = static_cast<uint8_t>(std::clamp(q, 0.0f, levels));
-  }
-}
-
 }  // namespace
 
 int64_t groups_stripe_bytes(int64_t in_features, const WeightGroups& groups) {
-  const int64_t padded = group_blocks(in_features) * kGroupBlock;
+  if (groups.wide_inputs) return wide_stripe_bytes(in_features);
+  const int64_t padded = group_blocks(in_features, false) * kGroupBlock;
   const int64_t header = kStripeColumns * (groups.minima ? 2 : 1) *
                          static_cast<int64_t>(sizeof(uint16_t)) * groups.count(padded);
   return header + kStripeColumns * padded * groups.bits / 8;
@@ -119,36 +101,40 @@ void pack_groupwise_rows(const GroupedWeight& rows, int64_t first, int64_t count
 }
 
 void pack_groupwise_rows(const float* rows, int64_t first, int64_t count, int64_t in_features,
-                         const WeightGroups& groups, void* packed) {
-  const int64_t per_row = groups.count(in_features);
-  const auto levels = static_cast<float>((1 << groups.bits) - 1);
-  std::vector<uint8_t> values(static_cast<size_t>(count * in_features));
-  std::vector<uint16_t> scales(static_cast<size_t>(count * per_row));
-  std::vector<uint16_t> minima(scales.size());
-  for (int64_t n = 0; n < count; ++n) {
-    for (int64_t group = 0; group < per_row; ++group) {
-      const int64_t k = group * groups.size;
-      const auto at = static_cast<size_t>(n * per_row + group);
-      quantize_group(rows + n * in_features + k, std::min<int64_t>(groups.size, in_features - k),
-                     levels, values.data() + n * in_features + k, scales[at], minima[at]);
-    }
-  }
-  pack_groupwise_rows({values.data(), scales.data(), minima.data()}, first, count, in_features,
-                      groups, packed);
+                         void* packed) {
+  pack_wide_rows(rows, first, count, in_features, packed);
 }
 
 void pack_groupwise_weight(const float* weight, int64_t in_features, int64_t out_features,
-                           const WeightGroups& groups, void* packed, ThreadPool& pool) {
+                           void* packed, ThreadPool& pool) {
   pool.parallel_for(stripes_of(out_features), [&](int64_t stripe, int) {
     const int64_t first = stripe * kStripeColumns;
     pack_groupwise_rows(weight + first * in_features, first,
-                        std::min(kStripeColumns, out_features - first), in_features, groups,
-                        packed);
+                        std::min(kStripeColumns, out_features - first), in_features, packed);
   });
 }
 
+namespace {
+
+// Writes scale * row `row` of a weight of 10 bits.
+void read_scaled_wide_row(const LinearWeight& weight, int64_t row, float scale, DType dtype,
+                          void* out) {
+  std::array<float, kWideBlock> values = {};
+  for (int64_t first = 0; first < weight.in_features; first += kWideBlock) {
+    const int64_t count =
+        read_wide_group(weight.data, row, weight.in_features, first, values.data());
+    for (float& value : values) value *= scale;
+    from_float32(values.data(), dtype,
+                 static_cast<char*>(out) + static_cast<size_t>(first) * size_of(dtype),
+                 static_cast<size_t>(count));
+  }
+}
+
+}  // namespace
+
 void read_groupwise_row(const LinearWeight& weight, int64_t row, float scale, DType dtype,
                         void* out) {
+  if (weight.groups.wide_inputs) return read_scaled_wide_row(weight, row, scale, dtype, out);
   const WeightGroups& groups = weight.groups;
   const int64_t column = row % kStripeColumns;
   const auto* group = static_cast<const uint8_t*>(weight.data) +

@@ -37,11 +37,10 @@ class GroupwiseGemm final : public Gemm {
     task.x_sums = block.x_sums;
     task.out_stride = block.out_stride;
     task.rows = block.rows;
-    task.blocks = group_blocks(shape_.in_features);
+    task.blocks = group_blocks(shape_.in_features, shape_.groups.wide_inputs);
     task.bits = shape_.groups.bits;
     task.group = shape_.groups.size;
     task.minima = shape_.groups.minima;
-    task.wide = shape_.groups.wide_inputs;
     task.activation = shape_.activation;
     for (int64_t first = begin; first < begin + columns; first += kStripeColumns) {
       task.weight =

@@ -27,7 +27,7 @@ struct Sizes {
   int64_t out_features = 0;
   DType weights = DType::kFloat32;  // product_dtype
   DType floats = DType::kFloat32;   // dtype of x and of the output of `up`
-  bool wide_inputs = false;         // WeightGroups::wide_inputs
+  bool wide = false;                // WeightGroups::wide_inputs of every layer
 
   bool gated() const { return up_features != inner_features; }
   bool in_groups() const { return weights == DType::kUInt8; }
@@ -50,7 +50,7 @@ inline Sizes sizes_of(const LinearArgs& args) {
           .out_features = args.weight.out_features,
           .weights = product_dtype(args.weight.dtype, args.x.dtype),
           .floats = args.x.dtype,
-          .wide_inputs = args.weight.groups.wide_inputs};
+          .wide = args.weight.groups.wide_inputs};
 }
 
 inline Sizes sizes_of(const FeedForwardArgs& args) {
@@ -61,7 +61,7 @@ inline Sizes sizes_of(const FeedForwardArgs& args) {
           .out_features = args.down.out_features,
           .weights = product_dtype(args.up.dtype, args.x.dtype),
           .floats = args.x.dtype,
-          .wide_inputs = args.up.groups.wide_inputs || args.down.groups.wide_inputs};
+          .wide = args.up.groups.wide_inputs};
 }
 
 // The number of blocks that a worker takes at once.
@@ -88,12 +88,12 @@ struct Source {
 struct Quantized {
   Quantized(Workspace& workspace, int64_t rows, int64_t row_features, const Sizes& sizes)
       : features(row_features),
-        blocks(sizes.in_groups() ? group_blocks(features) : 0),
-        columns(sizes.in_groups() ? blocks * kGroupBlock * (sizes.wide_inputs ? 2 : 1) : features),
+        blocks(sizes.in_groups() ? group_blocks(features, sizes.wide) : 0),
+        columns(sizes.in_groups() ? blocks * block_bytes(sizes.wide) : features),
         values(workspace.take<uint8_t>(rows * columns)),
         scales(workspace.take<float>(rows * std::max<int64_t>(1, blocks))),
         offsets(workspace.take<float>(sizes.in_groups() ? 0 : rows)),
-        sums(workspace.take<int32_t>(2 * rows * blocks)) {}
+        sums(workspace.take<int32_t>(sizes.wide ? 0 : 2 * rows * blocks)) {}
 
   Quantized from(int64_t row) const {
     Quantized rows = *this;
@@ -111,7 +111,7 @@ struct Quantized {
   uint8_t* values;  // [rows, columns], signed where rows have blocks, perhaps of 16 bits
   float* scales;    // [rows], or [rows, blocks]
   float* offsets;   // [rows]
-  int32_t* sums;    // [rows, 2 * blocks]
+  int32_t* sums;    // [rows, 2 * blocks], but not for 16 bits
 };
 
 // The buffers of a chain for the rows of a part or of a split block.

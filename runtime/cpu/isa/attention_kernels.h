@@ -45,6 +45,11 @@ struct AttentionTile {
   int64_t position_stride = 0;
   const int32_t* slots = nullptr;  // points to the slot of distance 0
   int64_t slot_limit = 0;
+  // If grid_table is not null, the number of the step from the key's cell to the query's is added
+  // (ScoreTermKind::kGrid). It is this head's column, resized to the sequence's grid, times
+  // log2(e).
+  const float* grid_table = nullptr;  // [grid_steps(grid_rows, grid_columns)]
+  int32_t grid_rows = 0, grid_columns = 0;
   float* scratch = nullptr;  // [attention_scratch_floats(head_dim)]
 };
 

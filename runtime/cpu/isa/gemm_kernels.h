@@ -111,39 +111,43 @@ struct MultiplyPanels {
 inline constexpr int64_t kGroupBlock = 32;
 /// Features whose sum is kept.
 inline constexpr int64_t kGroupSpan = 16;
+/// Features of a row of x that are quantised together to 16 bits, for weights of 10 bits, and of a
+/// group of these.
+inline constexpr int64_t kWideBlock = 64;
 
-/// values = round(x / scale) to nearest, ties to even, where scale = max |x| / 127 of the block, or
-/// max |x| / 32767 where `wide`. A block that contains NaN or Inf has the scale NaN.
+/// values = round(x / scale) to nearest, ties to even, where scale = max |x| / 127 of a block of
+/// kGroupBlock features or, where `wide`, max |x| / 32767 of one of kWideBlock. A block that
+/// contains NaN or Inf has the scale NaN.
 struct QuantizeBlocks {
   const void* x = nullptr;
   int64_t x_stride = 0;
   int64_t rows = 0, columns = 0;
-  /// [rows, columns up to the next multiple of kGroupBlock] bytes; where `wide`, 16-bit integers,
-  /// of every 4 neighbours 0, 2, 1, 3.
+  /// [rows, columns up to the next whole block] bytes; where `wide`, 16-bit integers, of every 4
+  /// neighbours 0, 2, 1, 3.
   int8_t* values = nullptr;
   float* scales = nullptr;         // [rows, blocks]
-  int32_t* sums = nullptr;         // [rows, 2 * blocks], of every kGroupSpan values
+  int32_t* sums = nullptr;         // [rows, 2 * blocks], of every kGroupSpan values; not `wide`
   const int32_t* order = nullptr;  // [columns] the column of x that comes at each place, or null
   bool wide = false;
 };
 
 /// out = activation(x W^T + bias) for a stripe of up to kStripeColumns columns whose weights are
-/// quantised in groups (WeightGroups). For every group of 16, or 32 features of a larger one, the
-/// sum of the products of integers is exact; it is converted to float32, multiplied by the scale
-/// of the weights, and that times the scale of x is added (fma). With minima, the minimum times
-/// (scale of x times the sum of x) is added next. So a result does not depend on the other rows.
+/// quantised in groups (WeightGroups). For every group of 16, or 32 features of a larger one, or 64
+/// of 10 bits, the sum of the products of integers is exact; it is converted to float32, multiplied
+/// by the scale of the weights, and that times the scale of x is added (fma). With minima, the
+/// minimum times (scale of x times the sum of x) is added next. So a result does not depend on the
+/// other rows.
 struct MultiplyGroupwise {
   const int8_t* x = nullptr;  // as QuantizeBlocks makes them
   const float* x_scales = nullptr;
-  const int32_t* x_sums = nullptr;
+  const int32_t* x_sums = nullptr;  // not with 10 bits
   const uint8_t* weight = nullptr;  // this stripe, packed (groups_layout.h)
   const float* bias = nullptr;      // [columns], or null
   void* out = nullptr;
   int64_t out_stride = 0;
-  int64_t rows = 0, blocks = 0, columns = 0;
+  int64_t rows = 0, blocks = 0, columns = 0;  // blocks of a row of x
   int bits = 0, group = 0;
   bool minima = false;
-  bool wide = false;  // x has 16 bits; only with `bits` 8 and a `group` of at least 32
   Activation activation = Activation::kNone;
 };
 

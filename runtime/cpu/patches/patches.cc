@@ -8,76 +8,13 @@
 #include "core/float_convert.h"
 #include "cpu/common/profile.h"
 #include "cpu/common/rows.h"
+#include "ops/grid_taps.h"
 
 namespace packhorse::cpu {
 namespace {
 
 /// Columns that are summed together, in float32.
 constexpr int64_t kColumns = 256;
-
-bool is_cubic(GridResize resize) {
-  return resize == GridResize::kCubic || resize == GridResize::kCubicAntialias;
-}
-bool has_antialias(GridResize resize) {
-  return resize == GridResize::kLinearAntialias || resize == GridResize::kCubicAntialias;
-}
-
-// The filter's weight at a distance (Keys, 1981, for cubic ones).
-double filter(GridResize resize, double distance) {
-  const double x = std::abs(distance);
-  if (!is_cubic(resize)) return std::max(0.0, 1.0 - x);
-  const double a = has_antialias(resize) ? -0.5 : -0.75;
-  if (x < 1) return ((a + 2) * x - (a + 3)) * x * x + 1;
-  if (x < 2) return ((a * x - 5 * a) * x + 8 * a) * x - 4 * a;
-  return 0;
-}
-
-// The cells of the table that one cell of a grid is made of, in one direction. The weights are
-// computed as they are read, so that there is no limit on their number.
-class Taps {
- public:
-  Taps(GridResize resize, int64_t table, int64_t grid, int64_t at)
-      : resize_(resize), table_(table) {
-    const double scale = static_cast<double>(table) / static_cast<double>(grid);
-    const double support = is_cubic(resize) ? 2 : 1;
-    antialias_ = has_antialias(resize);
-    stretch_ = antialias_ ? std::max(scale, 1.0) : 1.0;
-    centre_ = scale * (static_cast<double>(at) + 0.5) - 0.5;
-    if (antialias_) {
-      first_ = std::max<int64_t>(
-          0, static_cast<int64_t>(std::floor(centre_ + 1.0 - support * stretch_)));
-      end_ = std::min(table, static_cast<int64_t>(std::floor(centre_ + 1.0 + support * stretch_)));
-      double sum = 0;
-      for (int64_t i = first_; i < end_; ++i) sum += unscaled(i);
-      total_ = sum;
-    } else {
-      // The linear filter never reaches beyond the edge's centre.
-      if (!is_cubic(resize)) centre_ = std::max(0.0, centre_);
-      first_ = static_cast<int64_t>(std::floor(centre_)) - (is_cubic(resize) ? 1 : 0);
-      end_ = first_ + (is_cubic(resize) ? 4 : 2);
-    }
-  }
-
-  int64_t first() const { return first_; }
-  int64_t end() const { return end_; }
-  /// The cell of the table that tap i reads: beyond the edge, that at the edge.
-  int64_t cell(int64_t i) const { return std::clamp<int64_t>(i, 0, table_ - 1); }
-  float weight(int64_t i) const { return static_cast<float>(unscaled(i) / total_); }
-
- private:
-  double unscaled(int64_t i) const {
-    return filter(resize_, (static_cast<double>(i) - centre_) / stretch_);
-  }
-
-  GridResize resize_;
-  int64_t table_;
-  bool antialias_ = false;
-  double centre_ = 0;
-  double stretch_ = 1;
-  double total_ = 1;
-  int64_t first_ = 0;
-  int64_t end_ = 0;
-};
 
 // Adds `weight` times a piece of a row to `sums`.
 void add_row(const TensorView& table, int64_t row, int64_t column, int64_t count, float weight,
@@ -92,8 +29,8 @@ void add_row(const TensorView& table, int64_t row, int64_t column, int64_t count
 void embed_patch(const EmbedPatchesArgs& args, int64_t from, int64_t cell, const int32_t* grid,
                  char* out) {
   const GridTable& positions = args.positions;
-  const Taps down(positions.resize, positions.rows, grid[0], cell / grid[1]);
-  const Taps across(positions.resize, positions.columns, grid[1], cell % grid[1]);
+  const GridTaps down(positions.resize, positions.rows, grid[0], cell / grid[1]);
+  const GridTaps across(positions.resize, positions.columns, grid[1], cell % grid[1]);
   const size_t element = size_of(args.x.dtype);
   std::array<float, kColumns> sums;
   for (int64_t first = 0; first < args.x.columns(); first += kColumns) {
@@ -150,7 +87,7 @@ namespace {
 
 // Attention of one head over the keys of a sequence, whose softmax goes along with the sum.
 void attend(const ProbeAttentionArgs& args, int64_t sequence, int64_t head) {
-  const int64_t width = args.keys.columns() / args.num_heads;
+  const int64_t width = args.head_dim;
   const size_t element = size_of(args.keys.dtype);
   const size_t at = static_cast<size_t>(head * width) * element;
   const auto count = static_cast<size_t>(width);
@@ -180,6 +117,10 @@ void attend(const ProbeAttentionArgs& args, int64_t sequence, int64_t head) {
   }
   for (size_t i = 0; i < count; ++i) sums[i] = end == begin ? 0 : sums[i] / total;
   from_float32(sums.data(), args.out.dtype, row_at(args.out, sequence) + at, count);
+  if (head + 1 < args.num_heads) return;
+  const int64_t padding = args.out.columns() - args.num_heads * width;
+  std::memset(row_at(args.out, sequence) + at + count * element, 0,
+              static_cast<size_t>(padding) * element);
 }
 
 }  // namespace

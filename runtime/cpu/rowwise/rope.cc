@@ -1,5 +1,6 @@
 #include <array>
 #include <cmath>
+#include <numbers>
 
 #include "core/format.h"
 #include "cpu/common/rows.h"
@@ -8,7 +9,37 @@
 
 namespace packhorse::cpu {
 
+namespace {
+
+// 2 pi times the centre of a cell, where -1 and 1 are the ends of the grid. In float32, as models
+// were trained.
+float angle_of(int64_t cell, int32_t cells) {
+  const float centre = (static_cast<float>(cell) + 0.5f) / static_cast<float>(cells);
+  return 2.0f * std::numbers::pi_v<float> * (2.0f * centre - 1.0f);
+}
+
+void grid_rotation(const RotationArgs& args, ThreadPool& pool) {
+  const int64_t pairs = args.out.columns() / 2;
+  for_tokens(args.batch, pool, [&](int64_t token, const int32_t* sequence) {
+    auto* out = reinterpret_cast<float*>(row_at(args.out, token));
+    const int64_t cell = token - sequence[0] - args.prefix;
+    std::array<float, 2> angles = {0, 0};
+    if (cell >= 0) {
+      const int32_t* const grid = args.grids + 2 * (sequence - args.batch.cu_seqlens);
+      angles = {angle_of(cell / grid[1], grid[0]), angle_of(cell % grid[1], grid[1])};
+    }
+    for (int64_t j = 0; j < pairs; ++j) {
+      const float angle = angles[j < pairs / 2 ? 0 : 1] * args.frequencies[j];
+      out[j] = std::cos(angle);
+      out[pairs + j] = std::sin(angle);
+    }
+  });
+}
+
+}  // namespace
+
 void rotation(const RotationArgs& args, ThreadPool& pool) {
+  if (args.grids != nullptr) return grid_rotation(args, pool);
   const int64_t pairs = args.out.columns() / 2;
   for_tokens(args.batch, pool, [&](int64_t token, const int32_t* sequence) {
     const int64_t position =

@@ -58,7 +58,9 @@ void embed(const EmbedArgs& args, const Kernels& kernels, ThreadPool& pool) {
     for (int64_t token = first; token < end; ++token) {
       while (*next <= token) ++next;
       task.out = row_at(args.out, token);
-      if (args.packed_word.data != nullptr) {
+      if (args.row_numbers != nullptr && args.row_numbers[token] >= 0) {
+        task.word = row_at(args.rows, args.row_numbers[token]);
+      } else if (args.packed_word.data != nullptr) {
         read_groupwise_row(args.packed_word, args.ids[token], args.word_scale, args.out.dtype,
                            task.out);
         task.word = task.out;
@@ -177,12 +179,16 @@ void pool_sequences(const PoolArgs& args, const Kernels& kernels, ThreadPool& po
 void cast(const CastArgs& args, const Kernels& kernels, ThreadPool& pool) {
   const int from = index_of(args.x.dtype);
   const int to = index_of(args.out.dtype);
-  const int64_t columns = args.out.columns();
+  const int64_t columns = args.x.columns();
+  const size_t padding = static_cast<size_t>(args.padding) * size_of(args.out.dtype);
   const int64_t count = args.row_count != nullptr ? *args.row_count : args.out.rows();
   const int32_t* const offsets = args.cu_seqlens;
   for_rows(args.out.rows(), pool, [&](int64_t first, int64_t end) {
     for (int64_t row = first; row < end; ++row) {
       char* const out = row_at(args.out, row);
+      if (padding > 0) {
+        std::memset(out + static_cast<size_t>(columns) * size_of(args.out.dtype), 0, padding);
+      }
       if (row >= count || (offsets != nullptr && offsets[row] == offsets[row + 1])) {
         std::memset(out, 0, static_cast<size_t>(columns) * size_of(args.out.dtype));
         continue;

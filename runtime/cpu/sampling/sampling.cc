@@ -111,6 +111,7 @@ class Row {
         unbiased_(scratch.unbiased) {}
 
   void run() {
+    if (row_.filtered || row_.timestamps >= 0) filter();
     if (row_.of_beam) return write_beam();
     const bool logprobs = args_.wants_logprobs || args_.num_top > 0;
     const double normalizer = logprobs ? log_sum() : 0;
@@ -126,6 +127,29 @@ class Row {
   }
 
  private:
+  // Leaves in the logits what the settings make of them, -infinity of tokens that may not come.
+  void filter() {
+    add_biases();
+    fill_keys();
+    for (size_t token = 0; token < logits_.size(); ++token) {
+      logits_[token] = keys_[token] <= kImpossibleKey ? -INFINITY : logit_of_key(keys_[token]);
+    }
+    filtered_ = true;
+    if (row_.timestamps < 0) return;
+    const auto begin = static_cast<size_t>(row_.timestamps);
+    const std::span<float> texts = logits_.first(begin);
+    const std::span<const float> times = logits_.subspan(begin);
+    const auto largest = [](std::span<const float> of) {
+      return of.empty() ? -INFINITY : *std::ranges::max_element(of);
+    };
+    const float best_text = largest(texts);
+    const float best_time = largest(times);
+    if (std::isinf(best_time)) return;
+    const double together =
+        best_time + std::log(kernels_.sum_of_exp(times.data(), std::ssize(times), best_time));
+    if (together > best_text) std::ranges::fill(texts, -INFINITY);
+  }
+
   // log of the sum of exp over all logits. Fills maxima_.
   double log_sum() const {
     const auto count = static_cast<int64_t>(logits_.size());
@@ -139,7 +163,7 @@ class Row {
     const double normalizer = log_sum();
     const auto logprob = [&](float logit) { return static_cast<float>(logit - normalizer); };
     const bool biased = row_.bias_end > row_.bias_begin;
-    if (!biased && row_.counts < 0 && row_.mask < 0 && !raises()) {
+    if (filtered_ || (!biased && row_.counts < 0 && row_.mask < 0 && !raises())) {
       write_top_logits(0, logprob);
     } else {
       for (float& logit : logits_) logit = logprob(logit);
@@ -152,6 +176,7 @@ class Row {
   }
 
   void add_biases() {
+    if (filtered_) return;
     for (int32_t i = row_.bias_begin; i < row_.bias_end; ++i) {
       float& logit = logits_[static_cast<size_t>(args_.bias_tokens[i])];
       unbiased_[i] = logit;
@@ -195,16 +220,17 @@ class Row {
   }
 
   double unbiased(int32_t token) const {
+    if (filtered_) return logits_[static_cast<size_t>(token)];
     for (int32_t i = row_.bias_begin; i < row_.bias_end; ++i) {
       if (args_.bias_tokens[i] == token) return unbiased_[i];
     }
     return logits_[static_cast<size_t>(token)];
   }
 
-  bool raises() const { return row_.flat || row_.boost_end > row_.bias_end; }
+  bool raises() const { return !filtered_ && (row_.flat || row_.boost_end > row_.bias_end); }
 
   bool allowed(size_t token) const {
-    if (row_.mask < 0) return true;
+    if (row_.mask < 0 || filtered_) return true;
     const size_t words = ceil_div(logits_.size(), 32);
     const uint32_t* mask = args_.masks + static_cast<size_t>(row_.mask) * words;
     return (mask[token / 32] >> token % 32 & 1) != 0;
@@ -213,8 +239,9 @@ class Row {
   // Fills keys_; returns the first token with the largest.
   size_t fill_keys() {
     const int32_t* counts =
-        row_.counts < 0 ? nullptr
-                        : args_.counts.as<int32_t>() + row_.counts * args_.counts.row_stride;
+        row_.counts < 0 || filtered_
+            ? nullptr
+            : args_.counts.as<int32_t>() + row_.counts * args_.counts.row_stride;
     size_t best = 0;
     for (size_t token = 0; token < logits_.size(); ++token) {
       float logit =
@@ -237,7 +264,8 @@ class Row {
   }
 
   int32_t choose() {
-    if (row_.temperature == 0 && row_.counts < 0 && row_.mask < 0 && !raises()) {
+    const bool as_it_is = filtered_ || (row_.counts < 0 && row_.mask < 0);
+    if (row_.temperature == 0 && as_it_is && !raises()) {
       const size_t best = most_likely();
       return logit_key(logits_[best]) <= kImpossibleKey ? -1 : static_cast<int32_t>(best);
     }
@@ -285,6 +313,7 @@ class Row {
   const std::span<uint32_t> keys_;
   const std::span<float> maxima_;  // largest logit of each block
   float* const unbiased_;
+  bool filtered_ = false;  // the logits are what the settings have made of them
 };
 
 }  // namespace

@@ -39,12 +39,13 @@ __global__ void __launch_bounds__(256) cast_kernel(const __grid_constant__ CastA
     To* to = static_cast<To*>(args.out.data) + row * args.out.row_stride + column;
     if constexpr (kVectors) {
       float value[kVectorSize] = {};
-      if (source >= 0) load_vector(value, from);
+      if (source >= 0 && column < args.x.shape[1]) load_vector(value, from);
 #pragma unroll
       for (float& x : value) x = scaled(args, x);
       store_vector(to, value);
     } else {
-      *to = Element<To>::from(source < 0 ? 0 : scaled(args, to_float(*from)));
+      const bool exists = source >= 0 && column < args.x.shape[1];
+      *to = Element<To>::from(exists ? scaled(args, to_float(*from)) : 0);
     }
   }
 }
@@ -59,7 +60,9 @@ __global__ void __launch_bounds__(256)
   if (row >= args.out.shape[0]) return;
   const int64_t source = source_row(args, row);
   const From* from = static_cast<const From*>(args.x.data) + source * args.x.row_stride;
-  const auto value = [&](int64_t i) { return source < 0 ? 0.0f : to_float(from[i]); };
+  const auto value = [&](int64_t i) {
+    return source >= 0 && i < args.x.shape[1] ? to_float(from[i]) : 0.0f;
+  };
   To* to = static_cast<To*>(args.out.data) + row * args.out.row_stride;
   float squares = 0;
   for (int64_t i = threadIdx.x % 32; i < args.out.shape[1]; i += 32) {
@@ -82,7 +85,8 @@ void launch_cast_to(CastArgs args, const KernelStream& stream) {
   // often, and no row has to be found by division.
   const int64_t size = args.out.shape[0] * args.out.shape[1];
   if (args.rows == nullptr && args.row_count == nullptr && args.cu_seqlens == nullptr &&
-      args.x.row_stride == args.x.shape[1] && args.out.row_stride == args.out.shape[1]) {
+      args.padding == 0 && args.x.row_stride == args.x.shape[1] &&
+      args.out.row_stride == args.out.shape[1]) {
     for (TensorView* view : {&args.x, &args.out}) {
       view->shape[0] = 1;
       view->shape[1] = view->row_stride = size;

@@ -1,12 +1,16 @@
 #include "generation/engine/job.h"
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <random>
+#include <utility>
 
 #include "core/format.h"
 #include "generation/sampling/masks.h"
 #include "generation/sampling/sampling_checks.h"
 #include "generation/speculation/drafting.h"
+#include "model/spec/spec.h"
 
 namespace packhorse {
 namespace {
@@ -74,6 +78,11 @@ void check_prompt(std::span<const int32_t> ids, const RunnerLimits& limits) {
 }
 
 void check_source(std::span<const int32_t> ids, const RunnerLimits& limits) {
+  if (limits.source_features > 0) {
+    throw InvalidArgument(
+        "there are no features of a source: this model's encoder reads frames of "
+        "audio, no ids");
+  }
   if (limits.max_source == 0) {
     if (ids.empty()) return;
     throw InvalidArgument("there is a source, expected none: this model has no encoder");
@@ -90,6 +99,48 @@ void check_source(std::span<const int32_t> ids, const RunnerLimits& limits) {
     throw InvalidArgument(
         concat("source[", i, "] = ", ids[i], ", expected 0 to ", limits.source_vocab_size - 1));
   }
+}
+
+void check_features(const SourceFeatures& features, const RunnerLimits& limits) {
+  const int64_t columns = limits.source_features;
+  if (columns == 0) {
+    throw InvalidArgument(
+        "there are features of a source, expected none: this model's encoder "
+        "reads no audio");
+  }
+  const int64_t mels = columns / kAudioStride;
+  const auto size = std::ssize(features.values);
+  if (features.columns != mels || size == 0 || size % columns != 0) {
+    throw InvalidArgument(concat("the source has ", size, " numbers in frames of ",
+                                 features.columns, ", expected frames of ", mels,
+                                 " and an even number of them, 2 at least"));
+  }
+  if (size / columns > limits.max_source) {
+    throw InvalidArgument(concat("the source has ", size / mels, " frames, expected at most ",
+                                 kAudioStride * limits.max_source,
+                                 " (twice max_tokens, or the model's longest)"));
+  }
+  for (size_t i = 0; i < features.values.size(); ++i) {
+    if (std::isfinite(features.values[i])) continue;
+    const auto number = static_cast<int64_t>(i);
+    throw InvalidArgument(concat("frame ", number / mels, " of the source has ", features.values[i],
+                                 " at ", number % mels, ", expected finite numbers"));
+  }
+}
+
+// Numbers that stand for the tokens of audio, by which equal sources are found: each depends on the
+// frames of its token and on all before them.
+std::vector<int32_t> digest(const SourceFeatures& features, int64_t columns) {
+  std::vector<int32_t> ids;
+  uint64_t hash = 0x9e3779b97f4a7c15u;
+  for (size_t i = 0; i < features.values.size(); ++i) {
+    hash = (hash ^ std::bit_cast<uint32_t>(features.values[i])) * 0xd6e8feb86659fd93u;
+    hash ^= hash >> 29;
+    if ((i + 1) % static_cast<size_t>(columns) == 0) {
+      ids.push_back(static_cast<int32_t>(hash >> 33));
+    }
+  }
+  return ids;
 }
 
 void reserve(Sequence& sequence, const Job& job, size_t num_top, size_t mask_words) {
@@ -112,12 +163,21 @@ std::shared_ptr<TokenMask> fork_mask(const TokenMask& mask) {
 
 std::unique_ptr<Job> make_job(std::span<const int32_t> ids, const Sampling& sampling,
                               const RunnerLimits& limits, const GenerationOptions& options,
-                              std::span<const int32_t> source) {
+                              std::span<const int32_t> source,
+                              std::shared_ptr<const SourceFeatures> features) {
   auto job = std::make_unique<Job>();
   job->stop_ids = merge_stop_ids(sampling, options);
   check_sampling(sampling, job->stop_ids.size(), limits);
   check_prompt(ids, limits);
-  check_source(source, limits);
+  std::vector<int32_t> numbers;
+  if (features != nullptr) {
+    check_features(*features, limits);
+    numbers = digest(*features, limits.source_features);
+    source = numbers;
+  } else {
+    check_source(source, limits);
+  }
+  job->features = std::move(features);
   job->sampling = sampling;
   job->seed = sampling.seed ? *sampling.seed : random_seed();
   job->prompt_tokens = static_cast<int64_t>(ids.size());
@@ -145,7 +205,7 @@ std::unique_ptr<Job> make_job(std::span<const int32_t> ids, const Sampling& samp
     num_top = static_cast<size_t>(count);
     job->search.emplace(BeamSettings{sampling.num_beams, sampling.length_penalty,
                                      sampling.early_stopping, job->max_size - job->prompt_tokens,
-                                     job->stop_ids});
+                                     job->stop_ids, sampling.patience});
   }
   job->allowed_words = words_of(sampling.allowed_ids, limits.vocab_size);
   const bool masks = sampling.mask != nullptr || !sampling.allowed_ids.empty();

@@ -10,6 +10,7 @@
 
 #include "generation/engine/adapter_names.h"
 #include "generation/engine/request.h"
+#include "generation/kv_cache/content_numbers.h"
 #include "generation/kv_cache/page_pool.h"
 #include "generation/runner/step_runner.h"
 #include "generation/sampling/beam_search.h"
@@ -78,10 +79,16 @@ struct Job {
   std::shared_ptr<const AdapterNames::Lease> adapter;  // null: none
   uint64_t salt = 0;                                   // PagePool::root
 
+  /// Tokens of the prompt that stand for images or the like, and what stands for each of these
+  /// where pages are compared.
+  std::vector<PromptContent> contents;
+  std::vector<NumberedContent> content_numbers;
+
   /// Tokens that the encoder reads, in a model that has one, and the pages of their keys and values
   /// for cross attention, which all sequences of the request share. It has these while a sequence
   /// of it runs.
   std::vector<int32_t> source;
+  std::shared_ptr<const SourceFeatures> features;  // those that `source` stands for, or null
   std::vector<int32_t> source_pages;
   uint64_t source_epoch = 0;  // its own alone since it has those pages; 0: it has none
   bool reads_source = false;  // a step in flight computes what they hold
@@ -132,6 +139,7 @@ inline bool Job::finished() const {
 /// Throws InvalidArgument naming what was found and what was expected.
 std::unique_ptr<Job> make_job(std::span<const int32_t> ids, const Sampling& sampling,
                               const RunnerLimits& limits, const GenerationOptions& options,
-                              std::span<const int32_t> source = {});
+                              std::span<const int32_t> source = {},
+                              std::shared_ptr<const SourceFeatures> features = nullptr);
 
 }  // namespace packhorse

@@ -212,7 +212,8 @@ class ModelRunner final : public StepRunner {
     sequence.sample = true;
     sequence.sampler.sampling = &sampling;
     sequence.chosen = &chosen;
-    const SourceSlice source = {.ids = {&id, 1}, .pages = {&page, 1}};
+    const std::vector<float> silence(static_cast<size_t>(limits_.source_features));
+    const SourceSlice source = {.ids = {&id, 1}, .pages = {&page, 1}, .features = silence};
     const size_t num_sources = limits_.max_source > 0 ? 1 : 0;
     if (num_sources > 0) {
       sequence.source_pages = source.pages;
@@ -283,7 +284,7 @@ class ModelRunner final : public StepRunner {
     attended_.clear();
     if (model_.weights->source) {
       for (const PagedKvCache& layer : cache_.layers()) {
-        attended_.push_back(inputs_.attended_pages(layer));
+        attended_.push_back(inputs_.attended_pages(layer, tokens.batch));
       }
     }
     PagedKeys source(attended_);

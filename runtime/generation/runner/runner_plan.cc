@@ -36,9 +36,8 @@ SessionOptions session_options(const GenerationOptions& options) {
 
 // Refuses by name what a model with an encoder cannot have.
 void check_source(const StackSpec& source, const GenerationOptions& options) {
-  if (options.device.type == DeviceType::kCuda) {
-    throw RuntimeError(
-        "models with an encoder and a decoder do not run on CUDA yet, expected device cpu");
+  if (source.stem.kind == StemKind::kAudio && options.device.type == DeviceType::kCuda) {
+    throw RuntimeError("models of speech do not run on CUDA yet, expected device cpu");
   }
   if (options.max_adapters > 0) {
     throw InvalidArgument(concat("max_adapters is ", options.max_adapters,
@@ -67,6 +66,9 @@ void check_spec(const Spec& spec, const GenerationOptions& options) {
   }
   if (stack.stem.padding_id >= 0) {
     throw InvalidArgument("a model whose positions skip padding cannot generate text");
+  }
+  if (stack.stem.rows.features > 0) {
+    throw InvalidArgument("a model that takes rows beside token ids cannot generate text");
   }
   if (stack.convolution.width > 0) {
     throw InvalidArgument("a model with a convolution cannot generate text");
@@ -219,6 +221,12 @@ int64_t longest_source(const Spec& spec, const GenerationOptions& options) {
   return source == nullptr ? 0 : std::min(source->max_seqlen, options.max_tokens);
 }
 
+int64_t source_features(const Spec& spec) {
+  const StackSpec* const source = spec.source();
+  const bool hears = source != nullptr && source->stem.kind == StemKind::kAudio;
+  return hears ? kAudioStride * source->stem.audio.features : 0;
+}
+
 RunnerLimits limits_of(const Spec& spec, const GenerationOptions& options) {
   return {.vocab_size = spec.stack().stem.vocab_size,
           .max_context = spec.max_seqlen,
@@ -229,7 +237,8 @@ RunnerLimits limits_of(const Spec& spec, const GenerationOptions& options) {
           .max_drafts = most_drafts(options),
           .max_chunk = 0,
           .max_source = longest_source(spec, options),
-          .source_vocab_size = spec.source() == nullptr ? 0 : spec.source()->stem.vocab_size};
+          .source_vocab_size = spec.source() == nullptr ? 0 : spec.source()->stem.vocab_size,
+          .source_features = source_features(spec)};
 }
 
 SamplerShape sampler_shape(const Spec& spec, const GenerationOptions& options) {

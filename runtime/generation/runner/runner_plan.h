@@ -68,6 +68,8 @@ RunnerLimits limits_of(const Spec& spec, const GenerationOptions& options);
 SamplerShape sampler_shape(const Spec& spec, const GenerationOptions& options);
 /// Pages that a sequence of the longest context has.
 int64_t longest_table(const Spec& spec);
+/// RunnerLimits::source_features.
+int64_t source_features(const Spec& spec);
 /// Tokens of the longest source that a step can read; 0: the model has no encoder.
 int64_t longest_source(const Spec& spec, const GenerationOptions& options);
 

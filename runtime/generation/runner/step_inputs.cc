@@ -4,6 +4,7 @@
 
 #include "core/math.h"
 #include "generation/sampling/token_counts.h"
+#include "model/spec/spec.h"
 
 namespace packhorse {
 
@@ -31,6 +32,9 @@ StepLayout::StepLayout(const RunnerLimits& limits, int64_t pages_of_sequence)
   source_counts = take(reads ? 2 : 0);
   source_cu_seqlens = take(reads ? limits.max_sequences + 1 : 0);
   source_ids = take(reads ? limits.max_tokens : 0);
+  const bool hears = limits.source_features > 0;
+  source_features = take(hears ? limits.max_tokens * limits.source_features : 0);
+  frame_cu_seqlens = take(hears ? limits.max_sequences + 1 : 0);
   source_lens = take(reads ? limits.max_sequences : 0);
   source_table = take(limits.max_sequences * source_stride);
   attended_lens = take(reads ? limits.max_sequences : 0);
@@ -126,6 +130,13 @@ void StepInputs::write_sources(const Step& step) {
     cu_seqlens[i] = token;
     numbers(layout_.source_lens)[i] = static_cast<int32_t>(length);
     std::ranges::copy(source.ids, numbers(layout_.source_ids) + token);
+    if (limits_.source_features > 0) {
+      const auto stride = static_cast<int32_t>(kAudioStride);
+      numbers(layout_.frame_cu_seqlens)[i] = stride * token;
+      numbers(layout_.frame_cu_seqlens)[i + 1] = stride * (token + static_cast<int32_t>(length));
+      std::ranges::copy(source.features, at<float>(host_, layout_.source_features) +
+                                             token * limits_.source_features);
+    }
     write_pages(layout_.source_table, i, source.pages);
     token += static_cast<int32_t>(length);
     sources_.max_seqlen = std::max(sources_.max_seqlen, int64_t{length});
@@ -150,6 +161,12 @@ TokenBatch StepInputs::sources() const {
   TokenBatch batch;
   batch.batch = sources_;
   batch.ids = device_ids(layout_.source_ids);
+  if (const int64_t features = limits_.source_features; features > 0) {
+    auto* const data = at<float>(buffers_.inputs, layout_.source_features);
+    batch.features = TensorView(data, DType::kFloat32, kAudioStride * sources_.num_tokens,
+                                features / kAudioStride);
+    batch.frame_cu_seqlens = device_ids(layout_.frame_cu_seqlens);
+  }
   return batch;
 }
 
@@ -162,13 +179,14 @@ PagedKvCache StepInputs::source_pages(const PagedKvCache& layer) const {
   return pages;
 }
 
-PagedKvCache StepInputs::attended_pages(const PagedKvCache& layer) const {
+PagedKvCache StepInputs::attended_pages(const PagedKvCache& layer, const BatchView& batch) const {
+  const bool exact = batch.counts == nullptr;
   PagedKvCache pages = layer;
   pages.table = device_ids(layout_.attended_table);
   pages.table_stride = layout_.source_stride;
   pages.kv_lens = device_ids(layout_.attended_lens);
-  pages.max_kv_len = max_attended_;
-  pages.num_single = num_single_;
+  pages.max_kv_len = exact ? max_attended_ : limits_.max_source;
+  pages.num_single = exact ? num_single_ : 0;
   return pages;
 }
 

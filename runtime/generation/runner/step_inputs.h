@@ -36,6 +36,8 @@ struct StepLayout {
   size_t source_counts;      // [2] {T, B} of the sources that are read
   size_t source_cu_seqlens;  // [max_sequences + 1]
   size_t source_ids;         // [max_tokens]
+  size_t source_features;    // [max_tokens, RunnerLimits::source_features] float, of audio
+  size_t frame_cu_seqlens;   // [max_sequences + 1] of audio
   size_t source_lens;        // [max_sequences] tokens of those that are read
   size_t source_table;       // [max_sequences, source_stride] and their pages
   size_t attended_lens;      // [max_sequences] tokens of each sequence's source
@@ -89,8 +91,9 @@ class StepInputs {
   /// The sources of the step that was uploaded, and the pages of `layer` that they go to.
   TokenBatch sources() const;
   PagedKvCache source_pages(const PagedKvCache& layer) const;
-  /// The pages of `layer` that hold the source of each sequence of the step.
-  PagedKvCache attended_pages(const PagedKvCache& layer) const;
+  /// The pages of `layer` that hold the source of each sequence of the step; where `batch` has
+  /// bounds instead of exact numbers, those of any step.
+  PagedKvCache attended_pages(const PagedKvCache& layer, const BatchView& batch) const;
   /// The latents of `layer` with the table and the lengths that `pages` takes.
   LatentPages latents(const LatentPages& layer) const;
   /// The slots of the tokens' adapters: [max_tokens], -1 for none.

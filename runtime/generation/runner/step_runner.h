@@ -81,8 +81,9 @@ struct SequenceSlice {
 /// A source, which the encoder reads whole. Its keys and values for cross attention go to `pages`:
 /// tokens [64 i, 64 (i + 1)) to pages[i].
 struct SourceSlice {
-  std::span<const int32_t> ids;
+  std::span<const int32_t> ids;  // where there are features, a number for each of its tokens
   std::span<const int32_t> pages;
+  std::span<const float> features = {};  // [ids.size(), RunnerLimits::source_features] of audio
 };
 
 /// One packed batch. No page that a sequence writes is in the table of another sequence.
@@ -104,6 +105,7 @@ struct RunnerLimits {
   int64_t max_chunk = 0;      // tokens of prompts beside sequences that go on; 0: no such limit
   int64_t max_source = 0;     // tokens of a source; 0: there is no encoder
   int64_t source_vocab_size = 0;
+  int64_t source_features = 0;  // numbers of each token of a source of audio; 0: sources are ids
   int64_t max_chosen() const { return max_sequences + max_drafts; }  // tokens of a step
 };
 

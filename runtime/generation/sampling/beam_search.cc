@@ -23,6 +23,7 @@ int64_t candidates_per_beam(int64_t num_beams, size_t num_stop_ids, int64_t voca
 BeamSearch::BeamSearch(const BeamSettings& settings) : settings_(settings) {
   const auto beams = static_cast<size_t>(settings.num_beams);
   next_.reserve(beams);
+  if (settings.patience > 0) return;
   finished_.resize(beams);
   for (Hypothesis& place : finished_) place.score = kFarDown;
 }
@@ -40,6 +41,7 @@ bool BeamSearch::all_finished() const {
 bool BeamSearch::advance(std::span<const BeamOffer> beams) {
   ++num_new_;
   choose_candidates(beams);
+  if (settings_.patience > 0) return advance_patiently(beams);
   choose_running();
   choose_finished(beams);
   may_improve_ = may_improve_ && may_improve();
@@ -108,18 +110,61 @@ void BeamSearch::choose_finished(std::span<const BeamOffer> beams) {
     const size_t number = from - finished_.size();
     const Candidate& candidate = candidates_[number];
     Hypothesis& taken = best.emplace_back();
-    taken.score = score;
-    if (!candidate.ends || number >= finished_.size()) continue;  // still a free place
-    const BeamOffer& parent = beams[size_t(candidate.beam.parent)];
-    taken.ids.assign(parent.ids.begin(), parent.ids.end());
-    taken.ids.push_back(candidate.beam.token.id);
-    taken.logprobs.assign(parent.logprobs.begin(), parent.logprobs.end());
-    taken.logprobs.push_back(candidate.beam.token.logprob);
-    const bool stops =
-        std::ranges::find(settings_.stop_ids, candidate.beam.token.id) != settings_.stop_ids.end();
-    taken.reason = stops ? FinishReason::kStop : FinishReason::kLength;
+    if (candidate.ends && number < finished_.size()) taken = hypothesis_of(candidate, beams);
+    taken.score = score;  // else still a free place
   }
   finished_ = std::move(best);
+}
+
+Hypothesis BeamSearch::hypothesis_of(const Candidate& candidate,
+                                     std::span<const BeamOffer> beams) const {
+  const BeamOffer& parent = beams[size_t(candidate.beam.parent)];
+  Hypothesis taken;
+  taken.ids.assign(parent.ids.begin(), parent.ids.end());
+  taken.ids.push_back(candidate.beam.token.id);
+  taken.logprobs.assign(parent.logprobs.begin(), parent.logprobs.end());
+  taken.logprobs.push_back(candidate.beam.token.logprob);
+  const bool stops =
+      std::ranges::find(settings_.stop_ids, candidate.beam.token.id) != settings_.stop_ids.end();
+  taken.reason = stops ? FinishReason::kStop : FinishReason::kLength;
+  return taken;
+}
+
+bool BeamSearch::advance_patiently(std::span<const BeamOffer> beams) {
+  const auto wanted = static_cast<size_t>(settings_.num_beams);
+  const auto most = static_cast<size_t>(
+      std::max(1L, std::lround(double{settings_.patience} * static_cast<double>(wanted))));
+  next_.clear();
+  for (const Candidate& candidate : candidates_) {
+    if (next_.size() == wanted) break;
+    if (std::isinf(candidate.beam.score) && !next_.empty()) break;  // no token may follow
+    const bool stops =
+        std::ranges::find(settings_.stop_ids, candidate.beam.token.id) != settings_.stop_ids.end();
+    if (!stops) {
+      next_.push_back(candidate.beam);
+    } else if (finished_.size() < most) {
+      Hypothesis& found = finished_.emplace_back(hypothesis_of(candidate, beams));
+      found.score = scaled(candidate.beam.score, std::max<int64_t>(1, num_new_ - 1));
+    }
+  }
+  const bool at_end = num_new_ >= settings_.max_new_tokens;
+  if (at_end && finished_.size() < wanted) {
+    // Beams that go on take the places that are left, best first, as if they ended here.
+    for (const NextBeam& beam : next_) {
+      if (finished_.size() >= wanted) break;
+      const Candidate candidate = {.beam = beam, .ends = true};
+      Hypothesis& found = finished_.emplace_back(hypothesis_of(candidate, beams));
+      found.score = scaled(beam.score, num_new_);
+    }
+  }
+  // A search needs as many beams as there were: the best stands for those that are missing.
+  const bool dead = next_.empty();
+  while (!next_.empty() && next_.size() < wanted) {
+    next_.push_back(next_.front());
+    next_.back().token.logprob = -INFINITY;
+    next_.back().score = -INFINITY;
+  }
+  return finished_.size() < most && !at_end && !dead;
 }
 
 bool BeamSearch::may_improve() const {
@@ -137,7 +182,8 @@ std::vector<Hypothesis> BeamSearch::finish(std::span<const BeamOffer> beams,
   for (const Hypothesis& place : finished_) {
     if (place.reason != FinishReason::kNone) results.push_back(place);
   }
-  for (size_t beam = 0; beam < beams.size() && results.size() < finished_.size(); ++beam) {
+  const auto places = static_cast<size_t>(settings_.num_beams);
+  for (size_t beam = 0; beam < beams.size() && results.size() < places; ++beam) {
     if (beams[beam].ids.empty()) continue;
     Hypothesis& broken_off = results.emplace_back();
     broken_off.ids.assign(beams[beam].ids.begin(), beams[beam].ids.end());
@@ -146,6 +192,7 @@ std::vector<Hypothesis> BeamSearch::finish(std::span<const BeamOffer> beams,
     broken_off.reason = reason;
   }
   std::ranges::stable_sort(results, std::greater<>(), &Hypothesis::score);
+  if (results.size() > places) results.resize(places);
   return results;
 }
 

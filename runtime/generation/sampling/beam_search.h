@@ -1,5 +1,6 @@
 // Which beams go on, and which hypotheses are finished: beam search as transformers' `generate`
-// defines it (`_beam_search` in generation/utils.py), without its tensors. Scores are float32.
+// defines it (`_beam_search` in generation/utils.py), without its tensors, or with patience as
+// openai-whisper does (`BeamSearchDecoder` in decoding.py). Scores are float32.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +17,7 @@ struct BeamSettings {
   EarlyStopping early_stopping = EarlyStopping::kFalse;
   int64_t max_new_tokens = 0;  // until the longest sequence that is wanted
   std::span<const int32_t> stop_ids;
+  float patience = 0;  // Sampling::patience
 };
 
 /// Candidates that each beam must offer: enough that num_beams of them do not end.
@@ -67,6 +69,9 @@ class BeamSearch {
   void choose_running();
   void choose_finished(std::span<const BeamOffer> beams);
   bool may_improve() const;
+  /// With patience: every candidate that ends before num_beams others go on is finished.
+  bool advance_patiently(std::span<const BeamOffer> beams);
+  Hypothesis hypothesis_of(const Candidate& candidate, std::span<const BeamOffer> beams) const;
   bool all_finished() const;
   float scaled(float score, int64_t length) const;
 

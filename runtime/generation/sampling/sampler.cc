@@ -170,6 +170,8 @@ SamplingRow Sampler::settings_of(const Row& row) const {
           .frequency_penalty = sampling.frequency_penalty,
           .counts = has_penalties(sampling) ? row.slot : -1,
           .of_beam = sampling.num_beams > 1,
+          .filtered = sampling.filtered_logprobs,
+          .timestamps = sampling.timestamps ? sampling.timestamps->begin : -1,
           .seed = sampler.seed,
           .stream = sampler.stream,
           .draw = static_cast<uint64_t>(row.draw)};

@@ -60,6 +60,24 @@ void check_rules(const Sampling& sampling, const RunnerLimits& limits) {
   }
 }
 
+void check_speech(const Sampling& sampling, const RunnerLimits& limits) {
+  expect(!sampling.filtered_logprobs || limits.source_features > 0, "filtered_logprobs", true,
+         "false in a model whose encoder reads no audio");
+  expect(std::isfinite(sampling.patience) && sampling.patience >= 0, "patience", sampling.patience,
+         "a number above 0, or 0 for none");
+  if (!sampling.timestamps) return;
+  const TimestampRules& rules = *sampling.timestamps;
+  expect(limits.source_features > 0, "timestamps", "there",
+         "none in a model whose encoder reads no audio");
+  check_id("timestamps.begin", rules.begin, limits.vocab_size);
+  check_id("timestamps.end_of_text", rules.end_of_text, limits.vocab_size);
+  if (rules.no_timestamps >= 0) {
+    check_id("timestamps.no_timestamps", rules.no_timestamps, limits.vocab_size);
+  }
+  expect(rules.max_initial.value_or(0) >= 0, "timestamps.max_initial",
+         rules.max_initial.value_or(0), "0 or more");
+}
+
 void check_beams(const Sampling& sampling, const RunnerLimits& limits) {
   expect(sampling.num_beams <= limits.max_sequences, "num_beams", sampling.num_beams,
          concat("at most max_sequences ", limits.max_sequences, ", beams run at once"));
@@ -110,6 +128,7 @@ void check_sampling(const Sampling& sampling, size_t num_stop_ids, const RunnerL
   for (const int32_t id : sampling.allowed_ids)
     check_id("an id of allowed_ids", id, limits.vocab_size);
   check_rules(sampling, limits);
+  check_speech(sampling, limits);
   for (const int32_t id : sampling.stop_ids) check_id("an id of stop_ids", id, limits.vocab_size);
   if (sampling.deadline_s) {
     expect(*sampling.deadline_s > 0, "deadline_s", *sampling.deadline_s, "above 0 seconds");

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace packhorse {
 namespace {
@@ -23,6 +24,20 @@ void remove(std::span<const int32_t> tokens, std::span<uint32_t> words) {
   for (const int32_t token : tokens) words[static_cast<size_t>(token) / 32] &= ~(1u << token % 32);
 }
 
+void remove(const RuleEffects::Range& range, std::span<uint32_t> words) {
+  const auto end = std::min(static_cast<size_t>(range.end), 32 * words.size());
+  auto token = static_cast<size_t>(range.begin);
+  while (token < end) {
+    if (token % 32 == 0 && token + 32 <= end) {
+      words[token / 32] = 0;
+      token += 32;
+    } else {
+      words[token / 32] &= ~(1u << token % 32);
+      ++token;
+    }
+  }
+}
+
 }  // namespace
 
 TokenRules::TokenRules(const Sampling& sampling, std::span<const int32_t> stop_ids,
@@ -33,7 +48,8 @@ TokenRules::TokenRules(const Sampling& sampling, std::span<const int32_t> stop_i
       max_new_(max_size - prompt_tokens),
       source_(source) {
   const auto is_long = [](const auto& ids) { return ids.size() > 1; };
-  read_tokens_ = sampling.no_repeat_ngram_size > 0 || sampling.encoder_no_repeat_ngram_size > 0 ||
+  read_tokens_ = sampling.timestamps.has_value() || sampling.no_repeat_ngram_size > 0 ||
+                 sampling.encoder_no_repeat_ngram_size > 0 ||
                  std::ranges::any_of(sampling.bad_words_ids, is_long) ||
                  std::ranges::any_of(sampling.sequence_bias, is_long, &SequenceBias::ids);
   any_ = read_tokens_ || !sampling.sequence_bias.empty() || !sampling.bad_words_ids.empty() ||
@@ -49,6 +65,7 @@ void TokenRules::apply(std::span<const int32_t> tokens, int64_t num_new,
   effects.forced = {};
   effects.banned.clear();
   effects.suppressed.clear();
+  effects.ruled_out = {};
   // All that there may be at any place, so that nothing grows later.
   effects.biases.reserve(sampling_.logit_bias.size() + sampling_.sequence_bias.size());
   effects.suppressed.reserve(sampling_.suppress_tokens.size() +
@@ -86,6 +103,8 @@ void TokenRules::apply(std::span<const int32_t> tokens, int64_t num_new,
     }
   }
 
+  if (sampling_.timestamps) order_timestamps(tokens, num_new, effects);
+
   const auto& always = sampling_.suppress_tokens;
   effects.suppressed.assign(always.begin(), always.end());
   // A token that is forced after a prompt of one does not count as the first.
@@ -94,6 +113,33 @@ void TokenRules::apply(std::span<const int32_t> tokens, int64_t num_new,
     const auto& at_first = sampling_.begin_suppress_tokens;
     effects.suppressed.insert(effects.suppressed.end(), at_first.begin(), at_first.end());
   }
+}
+
+void TokenRules::order_timestamps(std::span<const int32_t> tokens, int64_t num_new,
+                                  RuleEffects& effects) const {
+  constexpr int32_t kEnd = std::numeric_limits<int32_t>::max();
+  const TimestampRules& rules = *sampling_.timestamps;
+  const int32_t begin = rules.begin;
+  auto& [first, second, third] = effects.ruled_out;
+  if (rules.no_timestamps >= 0) third = {rules.no_timestamps, rules.no_timestamps + 1};
+  if (num_new == 0) {
+    first = {0, begin};
+    const int64_t last = begin + rules.max_initial.value_or(kEnd);
+    if (last < kEnd) second = {static_cast<int32_t>(last) + 1, kEnd};
+    return;
+  }
+  const std::span<const int32_t> found = tokens.last(static_cast<size_t>(num_new));
+  const bool after_time = found.back() >= begin;
+  const bool paired = found.size() < 2 || found[found.size() - 2] >= begin;
+  if (after_time && paired) {
+    first = {begin, kEnd};
+    return;
+  }
+  if (after_time) first = {0, rules.end_of_text};
+  const auto time =
+      std::find_if(found.rbegin(), found.rend(), [&](int32_t token) { return token >= begin; });
+  // A segment ends later than it begins, and the next may begin where one ends.
+  if (time != found.rend()) second = {begin, *time + (after_time ? 0 : 1)};
 }
 
 void TokenRules::bias(std::span<const int32_t> tokens, RuleEffects& effects) const {
@@ -142,6 +188,7 @@ bool write_allowed(const RuleEffects& effects, std::span<const uint32_t> mask,
     remove(effects.banned, words);
   }
   remove(effects.suppressed, words);
+  for (const RuleEffects::Range& range : effects.ruled_out) remove(range, words);
   return forces;
 }
 

@@ -3,6 +3,8 @@
 // logits, from nothing but the text so far, and reach the device as biases, boosts and a mask.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <span>
 #include <utility>
@@ -23,8 +25,17 @@ struct RuleEffects {
   std::span<const int32_t> forced;  // one of these is chosen, where a mask has any of them
   std::vector<int32_t> banned;      // where none is forced
   std::vector<int32_t> suppressed;  // also where one is forced
+  struct Range {
+    int32_t begin = 0;
+    int32_t end = 0;
+  };
+  std::array<Range, 3> ruled_out = {};  // like `suppressed`; empty ones are none
 
-  bool restrict_tokens() const { return !forced.empty() || !banned.empty() || !suppressed.empty(); }
+  bool restrict_tokens() const {
+    return !forced.empty() || !banned.empty() || !suppressed.empty() ||
+           std::ranges::any_of(ruled_out,
+                               [](const Range& range) { return range.end > range.begin; });
+  }
 };
 
 class TokenRules {
@@ -44,6 +55,9 @@ class TokenRules {
 
  private:
   void bias(std::span<const int32_t> tokens, RuleEffects& effects) const;
+  /// Tokens that TimestampRules forbid after the new ones of `tokens`.
+  void order_timestamps(std::span<const int32_t> tokens, int64_t num_new,
+                        RuleEffects& effects) const;
   /// Bans tokens that end `size` tokens of `text` of which the others end `tokens`; 0: none.
   static void ban_repetitions(std::span<const int32_t> text, int64_t size,
                               std::span<const int32_t> tokens, RuleEffects& effects);

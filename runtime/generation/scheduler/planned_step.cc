@@ -113,7 +113,9 @@ void PlannedStep::launch() {
     }
     part.samples = step.sample;
     if (part.reads_source != 0) {
-      sources.push_back({.ids = sequence.job->source, .pages = sequence.job->source_pages});
+      const Job& job = *sequence.job;
+      sources.push_back({.ids = job.source, .pages = job.source_pages});
+      if (job.features != nullptr) sources.back().features = job.features->values;
     }
     if (step.sample) sequence.restart = part.drafts > 0;  // several tokens may come
     if (part.drafts > 0) sequence.speculation->in_flight = true;

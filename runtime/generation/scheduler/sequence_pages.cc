@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <random>
 
 namespace packhorse {
@@ -24,6 +25,29 @@ std::array<int32_t, kPageTokens> ids_of_page(std::span<const int32_t> source, in
                     ids.begin());
   return ids;
 }
+
+// The ids of block `number` of a sequence, by which its page is found. Those of contents are
+// numbers of these: keys and values depend on what the tokens stand for, not on their ids.
+class BlockIds {
+ public:
+  BlockIds(const Sequence& sequence, int64_t number) {
+    const int64_t first = number * kPageTokens;
+    ids_ = std::span<const int32_t>(sequence.tokens)
+               .subspan(static_cast<size_t>(first), size_t(kPageTokens));
+    if (sequence.job->content_numbers.empty()) return;
+    std::ranges::copy(ids_, own_.begin());
+    put_numbers(sequence.job->content_numbers, first, own_);
+    ids_ = own_;
+  }
+  BlockIds(const BlockIds&) = delete;
+  BlockIds& operator=(const BlockIds&) = delete;
+
+  std::span<const int32_t> ids() const { return ids_; }
+
+ private:
+  std::array<int32_t, kPageTokens> own_ = {};
+  std::span<const int32_t> ids_;
+};
 
 uint64_t random_key() {
   std::random_device device;
@@ -49,8 +73,19 @@ void SequencePages::set_salt(Job& job) {
   const uint64_t adapter = job.adapter == nullptr ? 0 : job.adapter->salt;
   const uint64_t shared = static_cast<uint64_t>(job.sampling.cache_salt) << 32 | adapter;
   // Keys and values of a source's sequences depend on it: their pages come behind its own.
-  job.salt = shares_prefixes_ && job.source.empty() ? shared : next_salt_++;
+  const bool shares = shares_prefixes_ && job.source.empty() && number_contents(job);
+  job.salt = shares ? shared : next_salt_++;
   if (job.drafts_by_model) job.salt |= kDraftedSalt;
+}
+
+bool SequencePages::number_contents(Job& job) {
+  job.content_numbers.clear();
+  for (const PromptContent& content : job.contents) {
+    const std::optional<int32_t> number = contents_.number(content.digest);
+    if (!number) return false;
+    job.content_numbers.push_back({content.first, content.count, *number});
+  }
+  return true;
 }
 
 // A page of a source depends on all its tokens, also on those behind the page. So pages are found
@@ -117,7 +152,6 @@ void SequencePages::release_source(Job& job) {
 
 bool SequencePages::start(Sequence& sequence, int64_t spare) {
   const Job& job = *sequence.job;
-  const std::span<const int32_t> tokens = sequence.tokens;
   // The last token is always computed: the next one comes from it. So are all whose
   // log-probabilities are wanted and have not come.
   int64_t most = sequence.size() - 1;
@@ -125,8 +159,7 @@ bool SequencePages::start(Sequence& sequence, int64_t spare) {
   PagePool::Block before = root_of(job);
   int64_t found = 0;
   for (; (found + 1) * kPageTokens <= most; ++found) {
-    const int32_t page = pool_.find(
-        before, tokens.subspan(static_cast<size_t>(found * kPageTokens), size_t(kPageTokens)));
+    const int32_t page = pool_.find(before, BlockIds(sequence, found).ids());
     if (page < 0) break;
     sequence.pages.push_back(page);
     before = pool_.block(page);
@@ -180,7 +213,6 @@ int64_t SequencePages::extend_to_drafts(Sequence& sequence, int64_t drafts) {
 }
 
 void SequencePages::publish(Sequence& sequence) {
-  const std::span<const int32_t> tokens = sequence.tokens;
   // Where a model drafts, both models have computed them: as far as the draft model's context goes.
   int64_t tokens_of_all = sequence.committed;
   if (sequence.job->drafts_by_model && sequence.speculation->computed < draft_context_) {
@@ -191,8 +223,7 @@ void SequencePages::publish(Sequence& sequence) {
     const PagePool::Block before =
         number == 0 ? root_of(*sequence.job) : pool_.block(sequence.pages[number - 1]);
     sequence.pages[number] =
-        pool_.publish(sequence.pages[number], before,
-                      tokens.subspan(number * size_t(kPageTokens), size_t(kPageTokens)));
+        pool_.publish(sequence.pages[number], before, BlockIds(sequence, sequence.published).ids());
   }
 }
 

@@ -33,7 +33,7 @@ class SequencePages {
   /// draft model, if there is one.
   SequencePages(int64_t num_pages, bool shares_prefixes, int64_t draft_context);
 
-  /// Sets Job::salt.
+  /// Sets Job::salt and Job::content_numbers.
   void set_salt(Job& job);
   /// Gives a request the pages of its source, published ones if they are there: what they hold is
   /// then computed (Job::source_published). False, and it has none: fewer than `spare` pages would
@@ -67,6 +67,8 @@ class SequencePages {
   uint64_t source_salt(const Job& job) const;
   /// Block before the first page of the request's sequences.
   PagePool::Block root_of(const Job& job) const;
+  /// Sets Job::content_numbers. False: there are no numbers left.
+  bool number_contents(Job& job);
   int64_t pages_to_extend(std::span<Sequence* const> unit) const;
 
   const bool shares_prefixes_;
@@ -74,6 +76,7 @@ class SequencePages {
   PagePool pool_;
   const uint64_t hash_key_;  // nobody outside can make sources of equal hashes
   uint64_t next_salt_ = 1;
+  ContentNumbers contents_;
 };
 
 }  // namespace packhorse

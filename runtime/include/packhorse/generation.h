@@ -104,6 +104,12 @@ struct GenerationUsage {
 
 inline constexpr double kNoTimeout = std::numeric_limits<double>::infinity();
 
+/// Frames of audio, which the encoder of a model of speech reads: logarithms of mel filters.
+struct SourceFeatures {
+  std::vector<float> values;  // [frames, columns]
+  int64_t columns = 0;        // filters, of each frame
+};
+
 /// A request that was submitted. Its methods may be called from any thread, also when the session
 /// is gone; the request then has ended. `sequence` counts from 0 to Sampling::n - 1; another number
 /// is an InvalidArgument. In a process forked from the one that loaded the session, what would wait
@@ -198,6 +204,12 @@ class PACKHORSE_API GenerationSession {
   virtual std::shared_ptr<GenerationRequest> submit(std::span<const int32_t> ids,
                                                     const Sampling& sampling, double timeout_s = 0,
                                                     std::span<const int32_t> source = {}) = 0;
+  /// As `submit`, in a model whose encoder reads audio: an even number of frames, of which two are
+  /// one token of the source. Throws InvalidArgument for frames of another size, too many of them,
+  /// and numbers that are not finite.
+  virtual std::shared_ptr<GenerationRequest> submit_features(
+      std::span<const int32_t> ids, const Sampling& sampling, double timeout_s,
+      std::shared_ptr<const SourceFeatures> features) = 0;
   /// Submits prompts as `submit` does, so that the next step sees all that the queue has places
   /// for. Throws as `submit` does; what was submitted is then cancelled.
   /// `sources`: one for each prompt, or empty.
@@ -232,6 +244,8 @@ class PACKHORSE_API GenerationSession {
   virtual int64_t vocab_size() const = 0;
   /// Tokens of the longest source that the model and the cache take; 0: the model has no encoder.
   virtual int64_t max_source() const = 0;
+  /// Numbers of each frame that the encoder reads; 0: it reads no audio.
+  virtual int64_t frame_features() const = 0;
 };
 
 /// The plan of a model that need not be loaded: no weights are read.

@@ -16,6 +16,9 @@ namespace packhorse {
 /// type_ids         int32[T]    or empty: all are 0
 /// position_ids     int32[T]    or empty: 0, 1, ... from the start of each sequence
 /// prediction_rows  int32[M]    ascending: the tokens for which `predictions` are computed
+/// features         float32[R, feature_columns]  the input rows of the tokens whose id is that of
+///                              `stem.rows` of the model (docs/spec.md), in order; R is their
+///                              number
 ///
 /// T = 0, B = 0 and sequences of length 0 are allowed.
 struct PACKHORSE_API PackedTokens {
@@ -24,6 +27,8 @@ struct PACKHORSE_API PackedTokens {
   std::span<const int32_t> type_ids;
   std::span<const int32_t> position_ids;
   std::span<const int32_t> prediction_rows = {};
+  std::span<const float> features = {};
+  int64_t feature_columns = 0;
 
   int64_t num_tokens() const { return static_cast<int64_t>(ids.size()); }
   int64_t num_sequences() const { return static_cast<int64_t>(cu_seqlens.size()) - 1; }
@@ -40,6 +45,8 @@ struct PackedLimits {
   int64_t type_vocab_size = 0;
   int64_t num_positions = 0;  // position_ids lie in [0, num_positions)
   int64_t max_predictions = 0;
+  int64_t feature_columns = 0;  // elements of a row of `features`; 0: the model takes none
+  int32_t feature_id = -1;      // tokens with this id take a row each
 };
 
 /// Checks only the offsets. Throws as `check` does.

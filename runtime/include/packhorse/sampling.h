@@ -50,6 +50,17 @@ struct LengthDecay {
   double factor = 1;
 };
 
+/// Tokens of time in the output of a model of speech (Radford et al. 2022, arXiv 2212.04356): all
+/// from `begin` on. They come in pairs of begin and end around the text of a segment, never fall,
+/// and a segment lasts. The first token is one of them. Where they are more probable together than
+/// each other token, one of them is chosen.
+struct TimestampRules {
+  int32_t begin = 0;                   // token of the time 0
+  int32_t no_timestamps = -1;          // never chosen; -1: there is none
+  int32_t end_of_text = 0;             // the first token that is no text
+  std::optional<int64_t> max_initial;  // steps of time up to which the first token may go
+};
+
 /// Largest Sampling::cache_salt.
 inline constexpr int64_t kMostCacheSalt = int64_t{1} << 29;
 
@@ -87,6 +98,12 @@ struct Sampling {
   std::vector<int32_t> forced_eos_token_id;
   std::optional<LengthDecay> exponential_decay_length_penalty;
 
+  std::optional<TimestampRules> timestamps;  // in a model whose encoder reads audio
+  /// Log-probabilities, also those by which beams are ranked, are those of the tokens that
+  /// penalties, masks and the settings above leave, before temperature. In a model whose encoder
+  /// reads audio.
+  bool filtered_logprobs = false;
+
   std::shared_ptr<TokenMask> mask;  // for this request alone; null: none
 
   /// A sequence ends with the first of these, or of GenerationOptions::eos_ids, that it chooses;
@@ -123,6 +140,10 @@ struct Sampling {
   int64_t num_beams = 1;
   float length_penalty = 1;  // hypotheses are ranked by sum of logprobs / new tokens ^ it
   EarlyStopping early_stopping = EarlyStopping::kFalse;
+  /// Beam search as that of openai-whisper, which ends when round(num_beams * patience) hypotheses
+  /// are finished (Kasai et al. 2022, arXiv 2204.05424), and ranks by the length without the token
+  /// that ends them. 0: beam search as above.
+  float patience = 0;
 };
 
 }  // namespace packhorse

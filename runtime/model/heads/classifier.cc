@@ -37,7 +37,7 @@ ClassifierWeights build_classifier(const Spec& spec, LayerPacker& packer) {
     weights.dense = packer.dense("classifier.dense", spec.stack().hidden_size,
                                  spec.stack().hidden_size, classifier.dense_bias);
   }
-  if (classifier.dense_norm)
+  if (classifier.dense_norm || classifier.pooled_norm)
     weights.norm = packer.norm("classifier.norm", spec.stack().hidden_size);
   if (classifier.input == Input::kPoolings) {
     const int64_t size = spec.stack().hidden_size;
@@ -84,6 +84,7 @@ void make_logits(const HeadRun& run, const ClassifierSpec& spec, const Classifie
   if (spec.input == Input::kPoolings) {
     x = buffers.input.first_rows(rows);
     run.pool_all(spec.poolings, x);
+    if (spec.pooled_norm) run.ops.norm({.x = x, .norm = weights.norm, .out = x});
   }
   if (spec.dense) {
     const TensorView to = buffers.dense.first_rows(rows);

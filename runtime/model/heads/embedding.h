@@ -12,6 +12,8 @@ namespace packhorse {
 
 struct EmbeddingWeights {
   std::optional<ProbeWeights> probe;  // in place of poolings
+  std::optional<NormWeight> norm;     // after pooling
+  int64_t width = 0;                  // columns of all poolings, as stored
   std::vector<DenseWeights> dense;
 };
 

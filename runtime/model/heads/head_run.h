@@ -8,7 +8,7 @@
 
 #include "core/arena.h"
 #include "model/batch.h"
-#include "model/heads/outputs.h"
+#include "model/heads/output_layout.h"
 #include "ops/ops.h"
 
 namespace packhorse {

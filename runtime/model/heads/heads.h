@@ -9,7 +9,7 @@
 #include "model/heads/embedding.h"
 #include "model/heads/lm.h"
 #include "model/heads/masked_lm.h"
-#include "model/heads/outputs.h"
+#include "model/heads/output_layout.h"
 #include "model/heads/pooler.h"
 #include "model/heads/token_weights.h"
 #include "model/heads/vectors.h"

@@ -10,6 +10,7 @@ ProbeWeights build_probe(const Spec& spec, LayerPacker& packer) {
   const int64_t size = spec.heads.probe->size;
   ProbeWeights weights;
   weights.query = packer.vector("probe.query", hidden_size);
+  weights.head_dim = hidden_size / spec.heads.probe->num_heads;
   weights.key = packer.dense("probe.key", hidden_size, hidden_size);
   weights.value = packer.dense("probe.value", hidden_size, hidden_size);
   weights.output = packer.dense("probe.output", hidden_size, hidden_size);
@@ -48,13 +49,13 @@ TensorView run_probe(const HeadRun& run, const ProbeSpec& spec, const ProbeWeigh
   const TensorView inner = buffers.inner.first_rows(rows);
   run.dense(run.hidden, weights.key, keys, buffers.workspace);
   run.dense(run.hidden, weights.value, values, buffers.workspace);
-  const int64_t head_dim = run.hidden.columns() / spec.num_heads;
   run.ops.probe_attention({.query = weights.query,
                            .keys = keys,
                            .values = values,
                            .batch = run.tokens.batch,
                            .num_heads = spec.num_heads,
-                           .scale = 1.0f / std::sqrt(static_cast<float>(head_dim)),
+                           .head_dim = weights.head_dim,
+                           .scale = 1.0f / std::sqrt(static_cast<float>(weights.head_dim)),
                            .out = attended});
   run.dense(attended, weights.output, summed, buffers.workspace);
   run.ops.norm({.x = summed, .norm = weights.norm, .out = attended});

@@ -9,6 +9,7 @@ namespace packhorse {
 
 struct ProbeWeights {
   const float* query = nullptr;  // [E], projected
+  int64_t head_dim = 0;          // as the model has it: hidden sizes may be stored padded
   LinearWeight key;
   LinearWeight value;
   LinearWeight output;

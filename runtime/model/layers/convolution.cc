@@ -20,8 +20,8 @@ LinearArgs args_of(const ConvolutionWeights& weights, const LayerBuffers& buffer
 std::optional<ConvolutionWeights> build_convolution(const StackSpec& spec, LayerPacker& packer) {
   if (spec.convolution.width == 0) return std::nullopt;
   ConvolutionWeights weights;
-  weights.linear =
-      packer.convolution(spec.prefix + "convolution", spec.hidden_size, spec.convolution.width);
+  weights.linear = packer.convolution(spec.prefix + "convolution", spec.hidden_size,
+                                      spec.hidden_size, spec.convolution.width);
   weights.norm = packer.norm(spec.prefix + "convolution.norm", spec.hidden_size);
   return weights;
 }

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "model/stem/positions.h"
+#include "model/layers/positions.h"
 
 namespace packhorse {
 
@@ -11,7 +11,7 @@ BucketBias build_bucket_bias(const StackSpec& spec, const std::string& name, Lay
   const ScoreTermSpec& term = spec.score_term;
   const int64_t heads = spec.layers.front().attention().num_heads;
   BucketBias bias;
-  bias.table = packer.matrix(name, term.num_buckets, heads);
+  bias.table = packer.matrix(name, term.table_rows(), heads);
   if (!spec.layers.front().attention().causal) return bias;
   const int64_t distances = term.max_distance + 1;
   bias.by_distance = packer.array<float>(name + ".by_distance", heads * distances, [&] {

@@ -10,7 +10,8 @@
 
 namespace packhorse {
 
-/// The table `name` of a bucketed term. Also its numbers by distance, where the stack is causal.
+/// The table `name` of a bucketed term, or of one of grids. Also its numbers by distance, where the
+/// stack is causal.
 BucketBias build_bucket_bias(const StackSpec& spec, const std::string& name, LayerPacker& packer);
 
 /// The stack's only table of relative positions, which every layer projects when it is loaded. The

@@ -1,8 +1,8 @@
 #include "model/layers/rope.h"
 
 #include "core/format.h"
+#include "model/layers/positions.h"
 #include "model/layers/stack_run.h"
-#include "model/stem/positions.h"
 
 namespace packhorse {
 namespace {
@@ -18,10 +18,15 @@ std::vector<const float*> build_ropes(const StackSpec& spec, LayerPacker& packer
   std::vector<const float*> result;
   for (size_t i = 0; i < spec.ropes.size(); ++i) {
     const RopeSpec& rope = spec.ropes[i];
-    result.push_back(packer.constants(prefix(spec, i) + "rope_frequencies",
-                                      rope.frequencies.empty()
-                                          ? rope_frequencies(rope.theta, rope.dims, rope.factor)
-                                          : rope.frequencies));
+    std::vector<float> frequencies =
+        rope.frequencies.empty()
+            ? rope_frequencies(rope.theta, rope.grid ? rope.dims / 2 : rope.dims, rope.factor)
+            : rope.frequencies;
+    if (rope.grid) {  // those of columns of cells, and those of rows
+      const std::vector<float> axis = frequencies;
+      frequencies.insert(frequencies.end(), axis.begin(), axis.end());
+    }
+    result.push_back(packer.constants(prefix(spec, i) + "rope_frequencies", frequencies));
   }
   return result;
 }
@@ -41,6 +46,8 @@ void make_rotations(const StackRun& run, const int32_t* position_ids) {
     run.ops.rotation({.frequencies = run.weights.rope_frequencies[i],
                       .dims = static_cast<int32_t>(run.spec.ropes[i].dims),
                       .position_ids = position_ids,
+                      .grids = run.spec.ropes[i].grid ? run.grids : nullptr,
+                      .prefix = run.prefix,
                       .batch = run.batch,
                       .out = run.buffers.rotations[i].first_rows(run.batch.num_tokens)});
   }

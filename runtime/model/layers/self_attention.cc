@@ -243,6 +243,7 @@ void attend(const StackRun& run, const Block& block, const SelfAttentionWeights&
   args.mask = mask_of(spec);
   args.term.position_keys = weights.position_keys;
   args.term.position_queries = weights.position_queries;
+  args.term.grids = run.grids;
   if (run.spec.score_term.per_layer) static_cast<BucketBias&>(args.term) = weights.bucket_bias;
   // A quantised layer rounds the output of attention anyway.
   args.rounded = weights.output.dtype == DType::kInt8;

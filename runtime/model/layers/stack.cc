@@ -1,8 +1,8 @@
 #include "model/layers/stack.h"
 
+#include "model/layers/positions.h"
 #include "model/layers/rope.h"
 #include "model/layers/stack_load.h"
-#include "model/stem/positions.h"
 
 namespace packhorse {
 namespace {
@@ -21,10 +21,14 @@ ScoreTerm build_score_term(StackLoad& load) {
     term.num_buckets = static_cast<int32_t>(spec.num_buckets);
     term.max_distance = static_cast<int32_t>(spec.max_distance);
     term.bidirectional = !load.spec.layers.front().attention().causal;
-    if (!spec.per_layer) {
-      static_cast<BucketBias&>(term) =
-          build_bucket_bias(load.spec, load.spec.prefix + "relative_bias", load.packer);
-    }
+  }
+  if (spec.kind == ScoreTermKind::kGrid) {
+    term.grid_rows = static_cast<int32_t>(spec.grid_rows);
+    term.grid_columns = static_cast<int32_t>(spec.grid_columns);
+  }
+  if (spec.has_table() && !spec.per_layer) {
+    static_cast<BucketBias&>(term) =
+        build_bucket_bias(load.spec, load.spec.prefix + "relative_bias", load.packer);
   }
   if (spec.disentangled()) {
     const RelativeSlots relative = relative_slots(spec.num_buckets, spec.max_distance);
@@ -99,7 +103,7 @@ StackWeights build_stack(const StackSpec& spec, LayerPacker& packer, const Stack
     weights.float8 = first.qkv.dtype == DType::kFloat8;
   }
   weights.convolution = build_convolution(spec, packer);
-  if (spec.pre_norm())
+  if (spec.pre_norm() && spec.final_norm)
     weights.final_norm = packer.norm(spec.prefix + "final_norm", spec.hidden_size);
   return weights;
 }

@@ -24,6 +24,8 @@ struct StackRun {
   const StackWeights& weights;
   const LayerBuffers& buffers;
   const BatchView& batch;
+  const int32_t* grids;  // TokenBatch::grids
+  int64_t prefix;        // TokenBatch::prefix
   KeySource& keys;
   KeySource* source;             // keys and values that cross attention reads; null without it
   const AdapterBatch* adapters;  // or null

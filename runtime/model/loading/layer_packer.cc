@@ -408,27 +408,29 @@ bool LayerPacker::pack_in_place(const LinearWeight& weight, const LinearFormat& 
   return true;
 }
 
-LinearWeight LayerPacker::convolution(const std::string& name, int64_t hidden_size, int64_t width) {
+LinearWeight LayerPacker::convolution(const std::string& name, int64_t out_features,
+                                      int64_t in_features, int64_t width) {
   const LinearFormat& format = precision_.rest;
-  const int64_t stored = this->width(hidden_size);
+  const int64_t stored_out = this->width(out_features);
+  const int64_t stored_in = this->width(in_features);
   void* packed = nullptr;
-  LinearWeight result = take_linear(name, stored, width * stored, format, packed);
-  result.bias = vector(name + ".bias", hidden_size);
+  LinearWeight result = take_linear(name, stored_out, width * stored_in, format, packed);
+  result.bias = vector(name + ".bias", out_features);
   if (reader_ == nullptr) return result;
-  const SourceTensor source = reader_->require(name + ".weight", hidden_size, hidden_size, width);
-  std::vector<float> row(static_cast<size_t>(width * hidden_size));
-  staging_.assign(static_cast<size_t>(result.in_features * stored), 0.0f);
-  for (int64_t out = 0; out < hidden_size; ++out) {
+  const SourceTensor source = reader_->require(name + ".weight", out_features, in_features, width);
+  std::vector<float> row(static_cast<size_t>(width * in_features));
+  staging_.assign(static_cast<size_t>(result.in_features * stored_out), 0.0f);
+  for (int64_t out = 0; out < out_features; ++out) {
     reader_->read_rows(name + ".weight", source, out, 1, row.data());
     check_range(name + ".weight", row.data(), row.size());
     float* to = staging_.data() + out * result.in_features;
     for (int64_t at = 0; at < width; ++at) {
-      for (int64_t in = 0; in < hidden_size; ++in) {
-        to[at * stored + in] = row[static_cast<size_t>(in * width + at)];
+      for (int64_t in = 0; in < in_features; ++in) {
+        to[at * stored_in + in] = row[static_cast<size_t>(in * width + at)];
       }
     }
   }
-  backend_.packer->pack(staging_.data(), result.in_features, stored, format, packed);
+  backend_.packer->pack(staging_.data(), result.in_features, stored_out, format, packed);
   return result;
 }
 

@@ -145,8 +145,9 @@ class LayerPacker {
   /// x W^T.
   LinearWeight gathering(const std::string& name, const Spread& columns, int64_t in_features);
   /// A convolution as a dense layer over neighbouring rows (UnfoldArgs). The source's weight is
-  /// [E, E, width] and is transposed to [E, width * E].
-  LinearWeight convolution(const std::string& name, int64_t hidden_size, int64_t width);
+  /// [out_features, in_features, width] and is transposed to [out_features, width * in_features].
+  LinearWeight convolution(const std::string& name, int64_t out_features, int64_t in_features,
+                           int64_t width);
 
   /// The number of columns of a hidden state, or of an embedding table, as stored: padded with
   /// zeros to a multiple that the device needs. Weights keep the padding at zero.

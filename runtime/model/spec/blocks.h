@@ -23,6 +23,7 @@ struct RopeSpec {
   int64_t dims = 0;  // number of leading columns of a head that are rotated
   float factor = 1;
   bool interleaved = false;  // weights are for the rotation of columns 2 j and 2 j + 1
+  bool grid = false;         // RotationArgs::grids: the frequencies are [dims / 4], for each axis
 
   bool operator==(const RopeSpec&) const = default;
 };
@@ -36,10 +37,19 @@ struct ScoreTermSpec {
   bool position_to_content = false;
   bool shared_projections = false;  // disentangled: positions use the content's projections
   bool norm = false;                // disentangled: whether the table of positions has a norm
-  bool per_layer = false;           // bucketed: whether each layer has a table of its own
+  bool per_layer = false;           // bucketed, grid: whether each layer has a table of its own
+  int64_t grid_rows = 0;            // grid: cells of the table
+  int64_t grid_columns = 0;
 
   /// The number of rows of the table of relative positions.
   int64_t num_relative() const { return 2 * (num_buckets > 0 ? num_buckets : max_distance); }
+  /// The number of rows of the table of a bucketed term or a term of grids.
+  int64_t table_rows() const {
+    return kind == ScoreTermKind::kGrid ? grid_steps(grid_rows, grid_columns) : num_buckets;
+  }
+  bool has_table() const {
+    return kind == ScoreTermKind::kBucketed || kind == ScoreTermKind::kGrid;
+  }
   bool disentangled() const { return kind == ScoreTermKind::kDisentangled; }
   bool operator==(const ScoreTermSpec&) const = default;
 };

@@ -48,17 +48,24 @@ class StackParser {
                                                  {"audio", StemKind::kAudio},
                                                  {"stack", StemKind::kStack}});
     const bool takes_patches = stem.kind == StemKind::kPatches && others_.empty();
-    if (stem.kind != StemKind::kTokens && !takes_patches) {
-      refuse(fields, "kind", others_.empty() ? "\"tokens\" or \"patches\"" : "\"tokens\"",
-             others_.empty() ? "" : "in a model of two stacks");
+    const bool takes_audio = stem.kind == StemKind::kAudio && !others_.empty();
+    if (stem.kind != StemKind::kTokens && !takes_patches && !takes_audio) {
+      const bool alone = others_.empty();
+      refuse(fields, "kind", alone ? "\"tokens\" or \"patches\"" : "\"tokens\" or \"audio\"",
+             alone ? "in a model of one stack" : "in a model of two stacks");
     }
     if (takes_patches) {
       parse_patches(fields, limits, stack_);
+    } else if (takes_audio) {
+      parse_audio(fields, limits, stack_);
     } else {
       parse_tables(fields, stack_.hidden_size, stem);
       parse_positions(fields, limits, stem, stack_.max_seqlen);
     }
-    if (!others_.empty() && fields.has("words")) {
+    if (others_.empty() && stem.kind == StemKind::kTokens && fields.has("rows")) {
+      parse_rows(fields.object("rows"), stem);
+    }
+    if (!others_.empty() && !takes_audio && fields.has("words")) {
       fields.index_of("words", others_);
       stem.shared_words = true;
     }
@@ -90,11 +97,25 @@ class StackParser {
             concat("spec: '", fields_.path("score_term"), "' beside compressed attention"));
       }
       stack_.score_term = parse_score_term(fields_.object("score_term"), attention);
+      if (stack_.score_term.kind == ScoreTermKind::kGrid) check_grid_term();
     }
     if (fields_.has("convolution")) {
       stack_.convolution = parse_convolution(fields_.object("convolution"),
                                              static_cast<int64_t>(stack_.layers.size()));
     }
+  }
+
+  void check_grid_term() {
+    const auto hides = [](const LayerSpec& layer) {
+      return layer.attention().causal || layer.attention().window.has_value();
+    };
+    if (stack_.stem.kind == StemKind::kPatches && stack_.stem.patches.prefix == 1 &&
+        std::ranges::none_of(stack_.layers, hides)) {
+      return;
+    }
+    throw InvalidArgument(concat("spec: '", fields_.path("score_term"),
+                                 "' of grids needs a stem of patches with a 'prefix' of 1, and ",
+                                 "attention without a mask or a window"));
   }
 
   void parse_ropes(Fields fields, const std::vector<std::string>& names, int64_t head_dim) {
@@ -112,6 +133,9 @@ class StackParser {
       if (rope.dims != first.dims || rope.interleaved != first.interleaved) {
         throw InvalidArgument(concat("spec: '", fields_.path("ropes"), "' has rotations of other ",
                                      "'dims' or 'interleaved', expected one form in a stack"));
+      }
+      if (rope.grid && stack_.stem.kind != StemKind::kPatches) {
+        refuse(one, "grid", "false", "without a stem of patches");
       }
     }
   }
@@ -343,6 +367,15 @@ void order_stacks(std::vector<StackSpec>& stacks) {
     throw InvalidArgument(concat("spec: 'stacks.", source.name,
                                  ".stem.words' names the stack that ",
                                  "attends to this one, expected the other way"));
+  }
+  if (target.stem.kind != StemKind::kTokens) {
+    throw InvalidArgument(concat("spec: 'stacks.", target.name,
+                                 ".stem.kind' is \"audio\", expected \"tokens\" in the stack that "
+                                 "attends to the other"));
+  }
+  if (target.stem.shared_words && source.stem.kind != StemKind::kTokens) {
+    throw InvalidArgument(concat("spec: 'stacks.", target.name, ".stem.words' is \"", source.name,
+                                 "\", which has no table of words"));
   }
   const auto table = [](const StemSpec& stem) {
     return std::tuple(stem.vocab_size, stem.embedding_size, stem.embedding_scale, stem.table_dtype);

@@ -58,7 +58,7 @@ Spec parse_spec(const std::string& json_text) {
   const Json json = parse_document(json_text);
   Fields fields(json, "");
   for (const char* name :
-       {"family", "max_length", "pair", "template", "text", "image", "similarity"})
+       {"family", "max_length", "pair", "template", "text", "image", "similarity", "pages"})
     fields.ignore(name);
   Spec spec;
   parse_stacks(fields, spec);

@@ -25,12 +25,15 @@ void parse_format2(Fields& fields, Spec& spec);
 Activation parse_activation(Fields& fields);
 /// The tables of a stem of tokens, without positions.
 void parse_tables(Fields& fields, int64_t hidden_size, StemSpec& stem);
+/// Rows that are given beside ids, in a stem of tokens whose tables have been parsed.
+void parse_rows(Fields fields, StemSpec& stem);
 /// The positions that are added to the embeddings, and the longest sequence, which they limit.
 /// `fields` has 'positions', `top` has 'max_seqlen'.
 void parse_positions(Fields& fields, Fields& top, StemSpec& stem, int64_t& max_seqlen);
 /// A stem of patches, and the longest sequence, which is a field of `top`.
+void parse_audio(Fields& fields, Fields& top, StackSpec& stack);
 void parse_patches(Fields& fields, Fields& top, StackSpec& stack);
-/// Kind, placement, eps, bias and gamma_offset.
+/// Kind, placement, eps, bias and gamma_offset, and whether a norm is the last.
 void parse_norm(Fields& fields, StackSpec& stack);
 /// num_heads, num_kv_heads and head_dim.
 void parse_head_sizes(Fields& fields, int64_t hidden_size, AttentionSpec& attention);

@@ -89,8 +89,13 @@ RopeSpec parse_rope(Fields& fields, int64_t head_dim) {
   RopeSpec rope;
   rope.interleaved = fields.boolean("interleaved", false);
   rope.dims = fields.integer("dims", 2, head_dim, head_dim);
+  rope.grid = fields.boolean("grid", false);
+  if (rope.grid && rope.dims % 4 != 0) {
+    throw InvalidArgument(concat("spec: '", fields.path("dims"), "' is ", rope.dims,
+                                 ", expected a multiple of 4 beside 'grid'"));
+  }
   if (fields.has("frequencies")) {
-    rope.frequencies = fields.positive_numbers("frequencies", rope.dims / 2);
+    rope.frequencies = fields.positive_numbers("frequencies", rope.dims / (rope.grid ? 4 : 2));
   } else {
     rope.theta = fields.positive_number("theta");
     rope.factor = fields.positive_number("factor", 1.0f);
@@ -111,10 +116,15 @@ RopeSpec parse_rope(Fields& fields, int64_t head_dim) {
 
 ScoreTermSpec parse_score_term(Fields fields, const AttentionSpec& attention) {
   ScoreTermSpec term;
-  term.kind =
-      fields.choice<ScoreTermKind>("kind", {{"alibi", ScoreTermKind::kAlibi},
-                                            {"bucketed", ScoreTermKind::kBucketed},
-                                            {"disentangled", ScoreTermKind::kDisentangled}});
+  term.kind = fields.choice<ScoreTermKind>("kind", {{"alibi", ScoreTermKind::kAlibi},
+                                                    {"bucketed", ScoreTermKind::kBucketed},
+                                                    {"disentangled", ScoreTermKind::kDisentangled},
+                                                    {"grid", ScoreTermKind::kGrid}});
+  if (term.kind == ScoreTermKind::kGrid) {
+    term.grid_rows = fields.integer("rows", 1, kMaxGrid);
+    term.grid_columns = fields.integer("columns", 1, kMaxGrid);
+    term.per_layer = fields.boolean("per_layer", false);
+  }
   if (term.kind == ScoreTermKind::kBucketed) {
     term.num_buckets = fields.integer("buckets", 4, kMaxBuckets);
     const int64_t exact = term.num_buckets / (attention.causal ? 2 : 4);

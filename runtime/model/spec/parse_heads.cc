@@ -34,6 +34,10 @@ void parse_classifier(Fields fields, int64_t vocab_size, HeadsSpec& heads) {
   if (fields.has("input") && fields.get("input").is_array()) {
     classifier.input = Input::kPoolings;
     classifier.poolings = parse_poolings(fields, "input");
+    classifier.pooled_norm = fields.boolean("norm", false);
+    if (classifier.pooled_norm && classifier.poolings.size() != 1) {
+      throw InvalidArgument("spec: 'heads.classifier.norm' beside several poolings");
+    }
   } else {
     classifier.input = fields.choice<Input>("input", {{"pooler", Input::kPooler},
                                                       {"cls", Input::kCls},
@@ -167,6 +171,10 @@ void parse_embedding(Fields fields, HeadsSpec& heads) {
   embedding.probe = heads.probe && pooling.is_string() && pooling.text() == "probe";
   if (!embedding.probe) embedding.poolings = parse_poolings(fields, "pooling");
   fields.ignore("include_prompt");
+  embedding.norm = !embedding.probe && fields.boolean("norm", false);
+  if (embedding.norm && embedding.poolings.size() != 1) {
+    throw InvalidArgument("spec: 'embedding.norm' beside several poolings");
+  }
   embedding.dense = parse_dense_layers(fields);
   embedding.normalize = fields.boolean("normalize");
   fields.done();

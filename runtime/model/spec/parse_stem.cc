@@ -17,6 +17,17 @@ void parse_tables(Fields& fields, int64_t hidden_size, StemSpec& stem) {
   stem.type_vocab_size = fields.integer("type_vocab_size", 0, kMaxRows, 0);
 }
 
+void parse_rows(Fields fields, StemSpec& stem) {
+  if (stem.projection || stem.type_vocab_size > 0) {
+    throw InvalidArgument(concat("spec: '", fields.path("features"), "' beside '",
+                                 stem.projection ? "embedding_size" : "type_vocab_size", "'"));
+  }
+  stem.rows.features = fields.integer("features", 1, kMaxHidden);
+  stem.rows.bias = fields.boolean("bias", true);
+  stem.rows.id = static_cast<int32_t>(fields.integer("id", 0, stem.vocab_size - 1));
+  fields.done();
+}
+
 void parse_positions(Fields& fields, Fields& top, StemSpec& stem, int64_t& max_seqlen) {
   Fields positions = fields.object("positions");
   stem.position_kind = positions.choice<PositionKind>(
@@ -76,6 +87,18 @@ void parse_patches(Fields& fields, Fields& top, StackSpec& stack) {
   stack.max_seqlen = top.integer("max_seqlen", 1, kMaxRows);
 }
 
+void parse_audio(Fields& fields, Fields& top, StackSpec& stack) {
+  StemSpec& stem = stack.stem;
+  stem.embedding_size = stack.hidden_size;
+  stem.audio.features = fields.integer("features", 1, kMaxHidden);
+  stem.audio.activation = parse_activation(fields);
+  parse_positions(fields, top, stem, stack.max_seqlen);
+  if (stem.position_kind != PositionKind::kLearned || stem.position_offset > 0) {
+    throw InvalidArgument(concat("spec: '", fields.path("positions"),
+                                 "' of a stem of audio are learned ones without an offset"));
+  }
+}
+
 void parse_norm(Fields& fields, StackSpec& stack) {
   stack.norm.kind =
       fields.choice<NormKind>("kind", {{"layer", NormKind::kLayer}, {"rms", NormKind::kRms}});
@@ -84,6 +107,7 @@ void parse_norm(Fields& fields, StackSpec& stack) {
                                                  {"pre", NormPlacement::kPre},
                                                  {"both", NormPlacement::kBoth},
                                                  {"parallel", NormPlacement::kParallel}});
+  if (stack.pre_norm()) stack.final_norm = fields.boolean("final", true);
   stack.norm.eps = fields.positive_number("eps");
   stack.norm.bias = fields.boolean("bias", stack.norm.kind == NormKind::kLayer);
   stack.norm.gamma_offset = fields.number("gamma_offset", 0.0f);

@@ -25,6 +25,7 @@ struct ClassifierSpec {
   std::vector<Pooling> poolings;  // kPoolings: side by side
   int32_t padding_id = -1;        // kLast: PoolArgs::skipped_id
   int64_t num_labels = 0;
+  bool pooled_norm = false;         // kPoolings: whether a norm of the model's kind follows
   std::optional<Activation> dense;  // activation of a preceding dense layer, if there is one
   bool dense_bias = true;
   bool dense_norm = false;  // whether a norm of the model's kind follows the activation
@@ -74,6 +75,7 @@ struct VectorsSpec {
 struct EmbeddingSpec {
   bool probe = false;                               // in place of poolings: HeadsSpec::probe
   std::vector<Pooling> poolings = {Pooling::kCls};  // their results are concatenated
+  bool norm = false;                                // after pooling, of the model's kind
   std::vector<DenseSpec> dense;                     // layers after pooling
   bool normalize = false;
 };
@@ -97,6 +99,28 @@ struct PatchesSpec {
   bool operator==(const PatchesSpec&) const = default;
 };
 
+/// Rows that are given beside token ids, such as those of a tower of images: a dense layer makes
+/// each the row of a token with a certain id, in order.
+struct RowsSpec {
+  int64_t features = 0;  // elements of a row; 0: none are given
+  bool bias = true;
+  int32_t id = -1;
+
+  bool operator==(const RowsSpec&) const = default;
+};
+
+/// The stem of audio: two convolutions of width 3 over frames, each with an activation, of which
+/// the second takes every second frame; then a learned position is added to each row. So a row
+/// stands for kAudioStride frames.
+struct AudioSpec {
+  int64_t features = 0;  // numbers of a frame, such as logarithms of mel filters
+  Activation activation = Activation::kGelu;
+
+  bool operator==(const AudioSpec&) const = default;
+};
+inline constexpr int64_t kAudioStride = 2;
+inline constexpr int64_t kAudioWidth = 3;
+
 struct StemSpec {
   StemKind kind = StemKind::kTokens;
   int64_t vocab_size = 0;
@@ -113,7 +137,9 @@ struct StemSpec {
   int64_t position_offset = 0;
   int32_t padding_id = -1;  // EmbedArgs::skipped_id
   bool norm = true;
+  RowsSpec rows;
   PatchesSpec patches;  // where `kind` is kPatches; of the other fields only `norm` counts then
+  AudioSpec audio;      // where `kind` is kAudio; of the other fields those of positions count
 
   bool operator==(const StemSpec&) const = default;
 };
@@ -163,6 +189,7 @@ struct StackSpec {
   StemSpec stem;
   NormSpec norm;
   NormPlacement norm_placement = NormPlacement::kPost;
+  bool final_norm = true;        // whether a norm follows the last layer; not of kPost
   bool residual_scales = false;  // pre-norm: whether residuals are as AddScaledArgs says
   ConvolutionSpec convolution;
   ScoreTermSpec score_term;     // term of all layers

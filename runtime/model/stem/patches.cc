@@ -44,20 +44,28 @@ PatchBuffers take_patch_buffers(const PatchWeights& weights, int64_t features, D
   return buffers;
 }
 
+TensorView project_patches(const PatchWeights& weights, const PatchBuffers& buffers,
+                           const TensorView& features, const int32_t* row_count, Ops& ops) {
+  TensorView x = features;
+  if (buffers.rounded) {
+    x = buffers.rounded.first_rows(features.rows());
+    ops.cast({.x = features, .out = x, .padding = x.columns() - features.columns()});
+  }
+  LinearArgs projection = projection_of(weights, buffers, x);
+  projection.out = buffers.projected.first_rows(features.rows());
+  projection.row_count = row_count;
+  ops.linear(projection);
+  return projection.out;
+}
+
 void embed_patches(const PatchesSpec& spec, const PatchWeights& weights, const NormWeight& norm,
                    const PatchBuffers& buffers, const TokenBatch& tokens, const TensorView& hidden,
                    Ops& ops) {
-  const int64_t count = tokens.features.rows();
-  TensorView x = tokens.features;
-  if (buffers.rounded) {
-    x = buffers.rounded.first_rows(count);
-    ops.cast({.x = tokens.features, .out = x.column_slice(0, spec.features)});
-  }
-  LinearArgs projection = projection_of(weights, buffers, x);
-  projection.out = buffers.projected.first_rows(count);
-  ops.linear(projection);
+  // Tokens are no fewer than patches.
+  const TensorView projected =
+      project_patches(weights, buffers, tokens.features, tokens.batch.counts, ops);
   const TensorView rows = hidden.first_rows(tokens.batch.num_tokens);
-  ops.embed_patches({.x = projection.out,
+  ops.embed_patches({.x = projected,
                      .prefix = weights.prefix,
                      .positions = {.table = weights.positions,
                                    .rows = spec.grid_rows,
@@ -66,7 +74,9 @@ void embed_patches(const PatchesSpec& spec, const PatchWeights& weights, const N
                      .grids = tokens.grids,
                      .batch = tokens.batch,
                      .out = rows});
-  if (norm) ops.norm({.x = rows, .norm = norm, .out = rows});
+  if (norm) {
+    ops.norm({.x = rows, .norm = norm, .out = rows, .row_count = tokens.batch.counts});
+  }
 }
 
 }  // namespace packhorse

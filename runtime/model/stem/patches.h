@@ -28,6 +28,11 @@ PatchWeights build_patches(const StackSpec& stack, const std::string& name, Laye
 PatchBuffers take_patch_buffers(const PatchWeights& weights, int64_t features, DType dtype,
                                 const Capacity& capacity, const Ops& ops, Arena& arena);
 
+/// The dense layer over `features` [P, k] float32. Returns [P, E] in the buffers. `row_count`: as
+/// LinearArgs::row_count.
+TensorView project_patches(const PatchWeights& weights, const PatchBuffers& buffers,
+                           const TensorView& features, const int32_t* row_count, Ops& ops);
+
 /// hidden = norm(prefix, then projection(patches) + positions), the rows of each image in order.
 /// Writes the first T rows of `hidden`.
 void embed_patches(const PatchesSpec& spec, const PatchWeights& weights, const NormWeight& norm,

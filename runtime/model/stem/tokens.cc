@@ -26,6 +26,12 @@ StemWeights build_stem(const Spec& spec, const StackSpec& stack, const StemWeigh
     if (stem.norm) weights.norm = packer.norm(name + "norm", stack.hidden_size);
     return weights;
   }
+  if (stem.kind == StemKind::kAudio) {
+    weights.audio = build_audio(stack, name, packer);
+    weights.features = stem.audio.features;
+    if (stem.norm) weights.norm = packer.norm(name + "norm", stack.hidden_size);
+    return weights;
+  }
   const std::string words = name + "word";
   const bool as_stored = packer.backend().ops->embeds_stored_rows();
   const DType floats = packer.precision().weights();
@@ -40,6 +46,13 @@ StemWeights build_stem(const Spec& spec, const StackSpec& stack, const StemWeigh
     weights.word_table = packer.table(words, stem.vocab_size, width, narrow);
   } else {
     weights.word_table = packer.table(words, stem.vocab_size, width, stem.embedding_scale);
+  }
+  if (stem.rows.features > 0) {
+    weights.rows = PatchWeights{
+        .projection = packer.dense(name + "rows", width, stem.rows.features, stem.rows.bias),
+        .prefix = {},
+        .positions = {}};
+    weights.features = stem.rows.features;
   }
   if (stem.position_kind == PositionKind::kLearned) {
     weights.position_table =
@@ -60,9 +73,13 @@ StemWeights build_stem(const Spec& spec, const StackSpec& stack, const StemWeigh
 StemBuffers take_stem_buffers(const StemWeights& weights, const Capacity& capacity, const Ops& ops,
                               Arena& arena) {
   StemBuffers buffers;
-  if (weights.patches) {
-    buffers.patches =
-        take_patch_buffers(*weights.patches, weights.features, weights.dtype, capacity, ops, arena);
+  if (weights.patches || weights.rows) {
+    buffers.patches = take_patch_buffers(weights.patches ? *weights.patches : *weights.rows,
+                                         weights.features, weights.dtype, capacity, ops, arena);
+  }
+  if (weights.audio) {
+    buffers.audio =
+        take_audio_buffers(*weights.audio, weights.features, weights.dtype, capacity, ops, arena);
   }
   if (!weights.projection) return buffers;
   buffers.embedded =
@@ -79,6 +96,10 @@ void embed(const StemSpec& spec, const StemWeights& weights, const StemBuffers& 
     return embed_patches(spec.patches, *weights.patches, weights.norm, buffers.patches, tokens,
                          hidden, ops);
   }
+  if (weights.audio) {
+    return embed_audio(spec.audio, *weights.audio, weights.norm, buffers.audio, tokens, hidden,
+                       ops);
+  }
   const int64_t rows = tokens.batch.num_tokens;
   EmbedArgs args;
   args.ids = tokens.ids;
@@ -87,6 +108,10 @@ void embed(const StemSpec& spec, const StemWeights& weights, const StemBuffers& 
   args.word = weights.word_table;
   if (weights.packed_words) args.packed_word = *weights.packed_words;
   args.word_scale = spec.embedding_scale;
+  if (tokens.row_numbers != nullptr) {
+    args.rows = project_patches(*weights.rows, buffers.patches, tokens.features, nullptr, ops);
+    args.row_numbers = tokens.row_numbers;
+  }
   if (!spec.positions_after_projection) args.position = weights.position_table;
   args.type = weights.type_table;
   args.position_offset = spec.position_offset;

@@ -10,10 +10,17 @@ namespace packhorse {
 /// Computes for every token the rotation that all layers apply to its heads: the angles position(t)
 /// * frequencies[j], as sine and cosine. The product is rounded to float32, because models were
 /// trained that way.
+///
+/// With `grids` the tokens of a sequence are `prefix` rows, which are not rotated, and the cells of
+/// its grid, row by row. position(t) is then 2 pi times the centre of the cell, from -1 to 1: that
+/// along a column of cells for the first half of the frequencies, along a row for the others
+/// (DINOv3, arXiv 2508.10104).
 struct RotationArgs {
   const float* frequencies = nullptr;  // [dims / 2]
   int32_t dims = 0;
   const int32_t* position_ids = nullptr;  // [T] pos(t), or null
+  const int32_t* grids = nullptr;         // [B, 2] rows and columns of cells, or null
+  int64_t prefix = 0;
   BatchView batch;
   TensorView out;  // [T, Ops::rotation_columns(dims)] float32, in the backend's own layout
 };
@@ -50,11 +57,17 @@ struct AttentionMask {
 
 /// A term that the attention kernel computes and adds to the scaled scores. i is the position of
 /// the query, j that of the key.
-enum class ScoreTermKind : uint8_t { kNone, kAlibi, kBucketed, kDisentangled };
+enum class ScoreTermKind : uint8_t { kNone, kAlibi, kBucketed, kDisentangled, kGrid };
 
-/// The numbers of a kBucketed term (T5, MPNet).
+/// The rows of the table of a kGrid term with this many rows and columns of cells: one for each
+/// step from cell to cell, and one each for the first token as query, as key, and as both.
+inline constexpr int64_t grid_steps(int64_t rows, int64_t columns) {
+  return (2 * rows - 1) * (2 * columns - 1) + 3;
+}
+
+/// The numbers of a kBucketed term (T5, MPNet) or of a kGrid term.
 struct BucketBias {
-  const float* table = nullptr;  // [num_buckets, H]
+  const float* table = nullptr;  // [num_buckets, H]; kGrid: [grid_steps, H]
   /// The numbers by distance, for causal attention over pages: [H, max_distance + 1] of each head,
   /// from max_distance, as which larger distances count, down to 0.
   const float* by_distance = nullptr;
@@ -77,6 +90,13 @@ struct ScoreTerm : BucketBias {
   const int32_t* slots =
       nullptr;  // [2 slot_limit + 1] from distance -slot_limit on; never decreasing
   int32_t slot_limit = 0;
+  /// kGrid (BEiT, Bao et al., arXiv 2106.08254): the tokens of a sequence are one without a place,
+  /// and the cells of its grid, row by row. Adds the table's number of the step (rows, columns)
+  /// from the key's cell to the query's. The steps of a grid of another size are those of the table
+  /// resized linearly.
+  int32_t grid_rows = 0;  // the table's
+  int32_t grid_columns = 0;
+  const int32_t* grids = nullptr;  // [B, 2]
 };
 
 /// Attention over sequences of different lengths. Queries and keys have separate offsets, so that

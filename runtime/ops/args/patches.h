@@ -22,7 +22,8 @@ struct GridTable {
 };
 
 /// Row i of a sequence of `out` is row i of `prefix`, for the first rows; the others are the rows
-/// of `x`, in order, plus the positions of their cells. Cells are counted row by row, and sequence
+/// of `x`, in order, plus the positions of their cells. Where the batch's numbers are bounds, x may
+/// have further rows. Cells are counted row by row, and sequence
 /// b has a grid of grids[2 b] x grids[2 b + 1] of them. A sequence with an empty grid has no rows.
 ///
 /// The caller has checked that grids and offsets fit together.
@@ -39,13 +40,14 @@ struct EmbedPatchesArgs {
 inline constexpr int64_t kMostProbeColumns = 512;
 
 /// out[b] = attention of one query, the same for all sequences, over the keys of sequence b. An
-/// empty sequence gives zeros.
+/// empty sequence gives zeros. Columns of `out` from num_heads * head_dim on become zeros.
 struct ProbeAttentionArgs {
-  const float* query = nullptr;  // [E], heads one after the other
-  TensorView keys;               // [T, E]
+  const float* query = nullptr;  // [num_heads * head_dim], heads one after the other
+  TensorView keys;               // [T, E], E at least num_heads * head_dim
   TensorView values;             // [T, E]
   BatchView batch;
   int64_t num_heads = 0;
+  int64_t head_dim = 0;
   float scale = 1;
   TensorView out;  // [B, E]
 };

@@ -23,8 +23,12 @@ struct EmbedArgs {
   TensorView word;
   LinearWeight packed_word = {};
   float word_scale = 1;
-  TensorView position;  // [num_positions, E] or empty
-  TensorView type;      // [type_vocab_size, E] or empty
+  /// In place of rows of `word`: token t takes row row_numbers[t] of `rows`, unless that is below
+  /// 0.
+  TensorView rows = {};                  // [R, E] or empty
+  const int32_t* row_numbers = nullptr;  // [T] with `rows`
+  TensorView position;                   // [num_positions, E] or empty
+  TensorView type;                       // [type_vocab_size, E] or empty
   int64_t position_offset = 0;
   int32_t skipped_id = -1;  // -1: none; else `ids` are there, and position_offset is above 0
   NormWeight norm;          // or none
@@ -86,11 +90,12 @@ struct PoolArgs {
 /// out[i] = x[rows[i]] converted to the dtype of `out`. With `normalize`, each row is divided by
 /// its Euclidean norm, or by 1e-12 if the norm is smaller. Otherwise x is multiplied by `scale`,
 /// and with a `soft_cap` over 0 the product z becomes soft_cap * tanh(z / soft_cap). Rows of `out`
-/// from *row_count on become zeros, and those of empty sequences. `out` may be the same memory as x
-/// if `rows` is null.
+/// from *row_count on become zeros, and those of empty sequences; so do the last `padding` columns
+/// of `out`, which x does not have. `out` may be the same memory as x if `rows` is null.
 struct CastArgs {
   TensorView x;
   TensorView out;
+  int64_t padding = 0;
   bool normalize = false;
   float scale = 1;
   float soft_cap = 0;

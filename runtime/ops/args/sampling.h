@@ -39,6 +39,11 @@ struct SamplingRow {
   /// else, the most likely tokens are told of what biases, penalties and mask have made of those,
   /// and no token is chosen.
   bool of_beam = false;
+  /// Log probabilities, for beam search too, are those of the logits after biases, penalties,
+  /// boosts and mask. Then, where `timestamps` is a token, all below it are left out as well if
+  /// they are each less likely than all others together. The CPU alone has both.
+  bool filtered = false;
+  int32_t timestamps = -1;
   uint64_t seed = 0;    // a number of the request
   uint64_t stream = 0;  // the sequence in its request
   uint64_t draw = 0;    // the token in its sequence

@@ -15,14 +15,14 @@ namespace packhorse {
 /// With `ordered` the input features are in an order of the weight's own, in which those of a group
 /// are neighbours: the layer takes the columns of its input in that order.
 ///
-/// `wide_inputs` is no matter of the weights: a CPU rounds what the layer takes to 16 bits instead
-/// of 8.
+/// `wide_inputs`: a CPU rounds what the layer takes to 16 bits instead of 8. It has its weights in
+/// 10 bits then, made of floats, without minima, and their scales are bfloat16.
 struct WeightGroups {
-  int32_t bits = 0;  // 4 or 8; 0: the weights are not quantised in groups
+  int32_t bits = 0;  // 4, 8 or 10; 0: the weights are not quantised in groups
   int32_t size = 0;  // a power of two from 16 on; with 4 bits, from 32 on
   bool minima = false;
   bool ordered = false;
-  bool wide_inputs = false;  // only with 8 bits and groups of 32 or more
+  bool wide_inputs = false;  // only, and always, with 10 bits and groups of 64
 
   explicit operator bool() const { return bits != 0; }
   bool operator==(const WeightGroups&) const = default;
@@ -33,7 +33,7 @@ struct WeightGroups {
   int32_t zero() const { return 1 << (bits - 1); }
 };
 
-/// The weight of a layer in such a form, in host memory.
+/// The weight of a layer in 4 or 8 bits, in host memory.
 struct GroupedWeight {
   const uint8_t* values = nullptr;   // q, [out_features, in_features]
   const uint16_t* scales = nullptr;  // bits of float16, [out_features, groups]

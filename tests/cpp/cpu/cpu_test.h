@@ -99,8 +99,8 @@ struct Matrix {
   }
   std::byte* row(int64_t i) { return bytes.data() + static_cast<size_t>(i) * row_bytes(); }
   bool same_rows(int64_t first, const Matrix& other, int64_t other_first, int64_t count) const {
-    return std::memcmp(row(first), other.row(other_first),
-                       static_cast<size_t>(count) * row_bytes()) == 0;
+    const size_t bytes = static_cast<size_t>(count) * row_bytes();
+    return std::equal(row(first), row(first) + bytes, other.row(other_first));
   }
   TensorView view() { return TensorView(bytes.data(), dtype, rows, columns); }
 

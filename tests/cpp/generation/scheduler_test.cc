@@ -58,11 +58,13 @@ struct Bench {
   explicit Bench(const RunnerLimits& of, bool prefix_cache = true)
       : limits(of), options(options_of(of, prefix_cache)), scheduler(of, options), runner(of) {}
 
-  Job& add(size_t prompt_tokens, int64_t new_tokens, int32_t first = 0, Sampling sampling = {}) {
+  Job& add(size_t prompt_tokens, int64_t new_tokens, int32_t first = 0, Sampling sampling = {},
+           std::vector<PromptContent> contents = {}) {
     std::vector<int32_t> ids(prompt_tokens, 7);
     if (!ids.empty()) ids[0] = first;
     sampling.max_new_tokens = new_tokens;
     auto job = make_job(ids, sampling, limits, options);
+    job->contents = std::move(contents);
     Job& added = *job;
     scheduler.add(std::move(job));
     return added;
@@ -221,6 +223,49 @@ TEST(scheduler_shares_pages_between_requests_of_one_salt) {
       }
       CHECK(bench.scheduler.stats().prefix_hit_tokens - before == known);
     }
+  }
+}
+
+TEST(scheduler_keeps_contents_of_equal_ids_apart) {
+  // Prompts of 200 equal ids, of which 100 from the 40th on are an image, and 30 from the 140th on
+  // another one: pages are shared up to the one in which images begin to differ.
+  const auto digest = [](uint8_t of) { return ContentDigest{of, 1}; };
+  const auto prompt = [&](uint8_t first, uint8_t second) {
+    return std::vector<PromptContent>{{40, 100, digest(first)}, {140, 30, digest(second)}};
+  };
+  Bench bench({40, 1000, 40, 200, 4});
+  const auto hits = [&](const std::vector<PromptContent>& contents) {
+    const int64_t before = bench.scheduler.stats().prefix_hit_tokens;
+    bench.add(200, 2, 1, {}, contents);
+    while (bench.step() != "nothing") {
+    }
+    return bench.scheduler.stats().prefix_hit_tokens - before;
+  };
+  CHECK(hits(prompt(1, 2)) == 0);
+  CHECK(hits(prompt(1, 2)) == 192);
+  CHECK(hits(prompt(1, 3)) == 128);  // the third page holds 12 rows of the first image, too
+  CHECK(hits(prompt(3, 2)) == 0);
+  CHECK(hits({}) == 0);  // no image at all
+  CHECK(hits({}) == 192);
+  CHECK(hits({{41, 99, digest(1)}, {140, 30, digest(2)}}) == 0);
+  CHECK(hits(prompt(3, 2)) == 192);
+}
+
+TEST(content_numbers_are_never_given_twice) {
+  ContentNumbers numbers(2);
+  const auto number = [&](uint8_t of) { return numbers.number(ContentDigest{of}).value(); };
+  CHECK(number(1) == -2 && number(2) == -3 && number(1) == -2);
+  CHECK(number(3) == -4);  // forgets 2
+  CHECK(number(1) == -2 && number(2) == -5);
+  CHECK(number(3) == -6);
+}
+
+TEST(contents_lie_in_the_prompt) {
+  check_contents(std::vector<PromptContent>{{0, 3, {}}, {3, 1, {}}}, 4);
+  const std::vector<std::vector<PromptContent>> wrong = {
+      {{-1, 2, {}}}, {{0, 0, {}}}, {{3, 2, {}}}, {{0, 3, {}}, {2, 1, {}}}, {{5, 1, {}}}};
+  for (const std::vector<PromptContent>& contents : wrong) {
+    CHECK_THROWS_WITH(check_contents(contents, 4), "contents[");
   }
 }
 

@@ -81,6 +81,8 @@ class PaddedOps final : public Ops {
   void do_cca(const CcaArgs& args) override { ops_->cca(args); }
   void do_moe(const MoeArgs& args) override { ops_->moe(args); }
   void do_add_scaled(const AddScaledArgs& args) override { ops_->add_scaled(args); }
+  void do_embed_patches(const EmbedPatchesArgs& args) override { ops_->embed_patches(args); }
+  void do_probe_attention(const ProbeAttentionArgs& args) override { ops_->probe_attention(args); }
 
   std::unique_ptr<Ops> ops_;
 };
@@ -119,6 +121,17 @@ class Model {
     tokens_.ids = ids_.data();
     tokens_.batch = {
         .num_tokens = 11, .num_sequences = 4, .max_seqlen = 7, .cu_seqlens = cu_seqlens_.data()};
+    if (takes_patches(model_.spec)) {
+      const int64_t columns = model_.spec.stack().stem.patches.features;
+      for (int64_t i = 0; i < kPatches * columns; ++i) {
+        features_.push_back(std::sin(static_cast<float>(i)));
+      }
+      tokens_.ids = nullptr;
+      tokens_.batch.cu_seqlens = cu_patches_.data();
+      tokens_.features = TensorView(features_.data(), DType::kFloat32, kPatches, columns);
+      tokens_.grids = grids_.data();
+      tokens_.prefix = model_.spec.stack().stem.patches.prefix;
+    }
     tokens_.prediction_rows = rows_.data();
     tokens_.num_predictions = model_.layouts.predictions.exists() ? 2 : 0;
     OwnKeys keys;
@@ -184,6 +197,11 @@ class Model {
   const std::vector<int32_t> ids_ = {1, 2, 3, 4, 11, 12, 13, 14, 49, 0, 7};
   const std::vector<int32_t> cu_seqlens_ = {0, 3, 3, 10, 11};
   const std::vector<int32_t> rows_ = {1, 9};
+  // Images with a row before the patches of each.
+  static constexpr int64_t kPatches = 8;
+  const std::vector<int32_t> grids_ = {2, 1, 0, 0, 1, 5, 1, 1};
+  const std::vector<int32_t> cu_patches_ = {0, 3, 3, 9, 11};
+  std::vector<float> features_;
   LoadedModel model_;
   std::unique_ptr<DeviceMemory> memory_;
   std::vector<OutputBuffers> slots_;
@@ -323,4 +341,21 @@ TEST(padded_widths_change_no_layer) {
   for (int size : {1, 2, 7, 9, 16}) {
     check(narrow_spec(R"({"hidden_size": )" + std::to_string(size) + "}"));
   }
+}
+
+TEST(padded_widths_change_no_image) {
+  const std::string images = R"({"format": 2, "max_seqlen": 64, "stacks": {"encoder": {
+    "hidden_size": 21,
+    "stem": {"kind": "patches", "features": 13, "prefix": 1, "norm": false,
+      "positions": {"kind": "grid", "rows": 2, "columns": 3, "resize": "cubic"}},
+    "norm": {"kind": "layer", "placement": "pre", "eps": 1e-6},
+    "layers": [{"blocks": [
+      {"kind": "self_attention", "num_heads": 3, "num_kv_heads": 3, "head_dim": 7,
+        "mask": "bidirectional", "qkv_bias": true},
+      {"kind": "feed_forward", "size": 13, "activation": "gelu"}]}]}},
+    "heads": {"probe": {"num_heads": 3, "size": 19, "activation": "gelu_tanh"}},
+    "embedding": {"pooling": "probe", "normalize": true}})";
+  check(images);
+  check(patched(images, R"({"heads": {"probe": null, "classifier": {
+    "input": ["cls", "patch_mean"], "labels": ["a", "b"]}}, "embedding": {"pooling": "cls"}})"));
 }

@@ -2,39 +2,27 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import packhorse
 import pytest
 import reference_text_to_text
-from checkpoints import GOLDEN
 from generation_sessions import LLAMA, PAGE, load
-from packhorse import GenerationSession, Sampling
+from packhorse import Sampling
 from packhorse_weights import inspect_checkpoint
+from text_to_text_cases import (
+    FOLDER,
+    NAMES,
+    SETTINGS,
+    Golden,
+    log_probabilities,
+    log_softmax,
+    outcome,
+    random_texts,
+)
 
-Ids = npt.NDArray[np.int32]
-FOLDER = GOLDEN / "text_to_text"
-NAMES = sorted(path.name for path in FOLDER.iterdir())
 T5 = FOLDER / "t5"
-
-
-class Golden:
-    """Outputs of transformers, for each source alone."""
-
-    def __init__(self, name: str) -> None:
-        self._arrays = dict(np.load(FOLDER / name / "golden.npz"))
-        self.sources = self.rows("ids", "cu_seqlens")
-        self.targets = self.rows("target_ids", "target_cu")
-        self.scores = self._arrays["beam_scores"]
-        settings = json.loads((FOLDER / name / "generation_config.json").read_text())
-        self.forced = settings.get("forced_bos_token_id")
-        self.starts = [target[:1] for target in self.targets]
-
-    def rows(self, name: str, ends: str) -> list[Any]:
-        return np.split(self._arrays[name], self._arrays[ends][1:-1])
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -46,11 +34,8 @@ def test_golden(name: str) -> None:
         scoring = Sampling(max_new_tokens=1, logprobs=count, prompt_logprobs=count)
         scored = session.generate(golden.targets, scoring, sources=golden.sources)
         for found, logits in zip(scored, golden.rows("logits", "target_cu"), strict=True):
-            rows = [*found.prompt_logprobs.top, *found.top_logprobs]
-            of_rows = np.array([[dict(row)[i] for i in range(count)] for row in rows])
-            largest = logits.max(-1, keepdims=True)
-            expected = logits - largest - np.log(np.exp(logits - largest).sum(-1, keepdims=True))
-            np.testing.assert_allclose(of_rows, expected[:, :count], atol=5e-4)
+            expected = log_softmax(logits)[:, :count]
+            np.testing.assert_allclose(log_probabilities(found, count), expected, atol=5e-4)
         rules = {"max_new_tokens": 20, "no_repeat_ngram_size": 2}
         greedy = Sampling(**rules, forced_bos_token_id=golden.forced)
         texts = session.generate(golden.starts, greedy, sources=golden.sources)
@@ -67,34 +52,9 @@ def test_golden(name: str) -> None:
         assert session.stats["pages_used"] == 0
 
 
-def random_texts(session: GenerationSession) -> tuple[list[Ids], list[Ids]]:
-    """Sources and prompts of very uneven lengths."""
-    rng = np.random.default_rng(7)
-    longest = min(session.max_source_tokens, 300)
-
-    def ids(lengths: list[int]) -> list[Ids]:
-        return [rng.integers(3, session.vocab_size - 2, n).astype(np.int32) for n in lengths]
-
-    return ids([1, 2, longest, 63, 64, 5, longest - 3, 17, 66]), ids([1, 3, 1, 1, 40, 1, 2, 1, 1])
-
-
-def outcome(result: Any) -> Any:
-    if isinstance(result, list):
-        return [outcome(one) for one in result]
-    return result.ids, result.logprobs, result.score
-
-
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
 @pytest.mark.parametrize("name", ["t5", "umt5", "marian"])
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"max_new_tokens": 25, "ignore_eos": True},
-        {"max_new_tokens": 20, "num_beams": 4},
-        {"max_new_tokens": 25, "temperature": 1.0, "seed": 3, "n": 3},
-    ],
-    ids=["greedy", "beams", "several"],
-)
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
 def test_alone_together_and_preempted(name: str, dtype: str, settings: dict[str, Any]) -> None:
     """Results have the same bits whatever else runs, and however often a request gives way."""
     if name == "t5" and "num_beams" not in settings:

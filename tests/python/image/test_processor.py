@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import packhorse
 import pytest
-from image_cases import CONFIGS, SIZES, image
+from image_cases import CONFIGS, FLEXIBLE, SIDES, SIZES, TILES, image
 from PIL import Image
 from reference_image import resized
 
@@ -20,11 +20,13 @@ pytestmark = pytest.mark.skipif(
     "cpu" not in packhorse.available_devices(), reason="for the CPU backend"
 )
 if "cpu" in packhorse.available_devices():
-    from packhorse.image import ImageProcessor, ImageSettings
+    from packhorse.image import ImageProcessor, ImageSettings, PatchLimit
+    from packhorse.image.tiles import TileSettings
 
-GOLDEN = json.loads(
-    (Path(__file__).parents[2] / "golden/images/pixel_values.json").read_text(encoding="utf-8")
-)
+ROOM = Path(__file__).parents[2] / "golden/images"
+GOLDEN = json.loads((ROOM / "pixel_values.json").read_text(encoding="utf-8"))
+GOLDEN_TILES = json.loads((ROOM / "tiles.json").read_text(encoding="utf-8"))
+GOLDEN_PATCHES = json.loads((ROOM / "flexible_patches.json").read_text(encoding="utf-8"))
 BACKENDS = ["torchvision", "pil"]
 
 
@@ -45,6 +47,65 @@ def test_pixel_values_are_those_of_transformers(name: str, backend: Any) -> None
             assert made.shape == (1, 3, int(height), int(width))
             assert made.dtype == np.float32
             assert hashlib.sha256(made.tobytes()).hexdigest().startswith(digest)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", FLEXIBLE)
+def test_patches_of_any_grid_are_those_of_transformers(name: str, backend: Any) -> None:
+    """All patches of all images at once, without the padding of transformers, whose patches have
+    their channels last."""
+    settings = ImageSettings.from_config(FLEXIBLE[name])
+    assert isinstance(settings.resize, PatchLimit)
+    size = settings.resize.patch_size
+    processor = ImageProcessor(settings, backend=backend, threads=2)
+    made = processor.patches([image(number) for number in range(len(SIZES))], size)
+    for number, recorded in enumerate(GOLDEN_PATCHES[f"{name}, {backend}"]):
+        rows, columns, digest = recorded.split()
+        assert made.grids[number].tolist() == [int(rows), int(columns)]
+        found = made.features[made.cu_seqlens[number] : made.cu_seqlens[number + 1]]
+        last = found.reshape(-1, 3, size * size).transpose(0, 2, 1).tobytes()
+        assert hashlib.sha256(last).hexdigest().startswith(digest)
+    assert made.cu_seqlens[-1] == len(made.features)
+    with pytest.raises(ValueError, match=f"patch_size is 7, but .* {size} x {size} pixels"):
+        processor.patches([image(0)], 7)
+
+
+def test_sizes_of_flexible_patches() -> None:
+    pairs = [(height, width) for height in SIDES for width in SIDES]
+    limit = PatchLimit(16, 64)
+    assert [[*limit.size(*pair)] for pair in pairs] == GOLDEN_PATCHES["sizes"]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", TILES)
+def test_tiles_are_those_of_transformers(name: str, backend: Any) -> None:
+    settings = TileSettings.from_config(
+        {"image_processor_type": "Idefics3ImageProcessorFast", **TILES[name]}
+    )
+    processor = ImageProcessor(settings.values, backend=backend)
+    for number, recorded in enumerate(GOLDEN_TILES[f"{name}, {backend}"]):
+        rows, columns, digest = recorded.split()
+        for source in (image(number), Image.fromarray(image(number))):
+            tiles, grid = settings.cut(source, backend, 1)
+            assert grid == (int(rows), int(columns))
+            assert len(tiles) == grid[0] * grid[1] + 1
+            made = processor(list(tiles)).tobytes()
+            assert hashlib.sha256(made).hexdigest().startswith(digest)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"image_processor_type": "SiglipImageProcessor"}, "expected Idefics3ImageProcessor"),
+        ({"max_image_size": {"height": 5}}, "max_image_size is .*expected a longest_edge"),
+        ({"size": {"longest_edge": 0}}, "size is .*expected a longest_edge over 0"),
+        ({"size": 7}, "size is 7"),
+        ({"resample": 77}, "resample is 77"),
+    ],
+)
+def test_settings_of_tiles_that_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        TileSettings.from_config({"image_processor_type": "Idefics3ImageProcessor", **changes})
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -129,11 +190,27 @@ def test_files_of_transformers(tmp_path: Path) -> None:
         ({"resample": 9}, "resample is 9"),
         ({"image_mean": [0.5]}, "mean has 1 numbers"),
         ({"image_std": "half"}, "image_std is 'half'"),
+        ({"image_std": [0.5, 0, 0.5]}, "image_std is .*other than 0"),
+        ({"image_mean": [0.5, None, 0.5]}, "image_mean is .*expected 3 numbers"),
+        ({"image_mean": [float("nan")] * 3}, "image_mean is .*expected 3 numbers"),
+        ({"image_mean": 10**400}, "image_mean is 1000"),
+        ({"rescale_factor": [1]}, "rescale_factor is \\[1\\], expected a number other than 0"),
+        ({"rescale_factor": 0}, "rescale_factor is 0, expected a number other than 0"),
+        ({"rescale_factor": float("inf")}, "rescale_factor is inf"),
+        ({"size": {"shortest_edge": 10**400}}, "size is .*at most 16384"),
+        ({"do_pad": True, "pad_size": {"height": 1 << 20, "width": 5}}, "pad_size is"),
     ],
 )
 def test_settings_that_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         ImageSettings.from_config({**CONFIGS["vit"], **changes})
+
+
+@pytest.mark.parametrize("field", ["patch_size", "max_num_patches"])
+@pytest.mark.parametrize("value", [0, -3, 1.5, True, "16", 1 << 40])
+def test_limits_of_patches_that_are_refused(field: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"{field.removeprefix('max_num_')}.* is .*number over 0"):
+        ImageSettings.from_config({**FLEXIBLE["naflex"], field: value})
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", "\udc80", "[" * 100000])

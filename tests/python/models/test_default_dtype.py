@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import packhorse
 import pytest
-from checkpoints import BERT, edited
+from checkpoints import BERT, GOLDEN, edited
 from command_line import Cli, failed
 from packhorse_weights import Tensor, convert, inspect_checkpoint, resolve_model
 from packhorse_weights.formats.safetensors import write_safetensors
@@ -44,6 +44,15 @@ def test_by_what_is_stored(stored: str, cpu: str, cuda: str, tmp_path: Path) -> 
         assert checkpoint.default_dtype("cpu") == cpu
         assert checkpoint.default_dtype("cpu", generates=True) == stored
         assert checkpoint.default_dtype("cuda") == checkpoint.default_dtype("cuda:1") == cuda
+
+
+def test_families_beyond_float16() -> None:
+    """T5's numbers overflow float16."""
+    folder = GOLDEN / "text_to_text"
+    for name in ("t5", "mt5", "umt5"):
+        assert inspect_checkpoint(folder / name).default_dtype("cuda") == "bfloat16"
+        assert inspect_checkpoint(folder / name).default_dtype("cpu") == "float32"
+    assert inspect_checkpoint(folder / "bart").default_dtype("cuda") == "float16"
 
 
 def test_of_a_session(cli: Cli, tmp_path: Path) -> None:

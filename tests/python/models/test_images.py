@@ -4,49 +4,40 @@ whatever else is in a batch, the edges, and what is refused."""
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import packhorse
 import pytest
+from golden_images import (
+    FOLDERS,
+    OUTPUTS,
+    batch_of,
+    check_empty_images,
+    check_orders,
+    cosines,
+    positions_of_grids,
+    read,
+    write_positions,
+)
+from golden_images import VISION as GOLDEN
 from packhorse import PackedPatches, Session
-from packhorse.patches import join, patches_of
+from packhorse.patches import patches_of
 from packhorse_weights import convert, inspect_checkpoint
 from packhorse_weights.formats.safetensors import read_safetensors, write_safetensors
 from packhorse_weights.tensor import Tensor
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "vision"
-FOLDERS = sorted(path.parent for path in GOLDEN.glob("*/golden.npz"))
-OUTPUTS = ("hidden", "embedding", "pooled", "logits")
 MAX_ABS_ERROR = 5e-5  # float32; what is found is below 2e-5
 MIN_COSINE = {"float16": 0.9999, "bfloat16": 0.999, "int8": 0.995}
-Arrays = Mapping[str, Any]
+# Roots of mean squares of PyTorch's own errors.
+TORCH_ERRORS = json.loads((GOLDEN / "errors_16_bits.json").read_text(encoding="utf-8"))
 
 
 @pytest.fixture(params=FOLDERS, ids=lambda path: path.name)
 def folder(request: pytest.FixtureRequest) -> Path:
     path: Path = request.param
     return path
-
-
-def read(folder: Path) -> Arrays:
-    with np.load(folder / "golden.npz") as golden:
-        return dict(golden)
-
-
-def batch_of(golden: Arrays) -> PackedPatches:
-    return PackedPatches(golden["features"], golden["grids"])
-
-
-def cosines(a: Any, b: Any) -> Any:
-    lengths = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
-    return (a * b).sum(axis=1) / lengths
-
-
-def bits(result: packhorse.RunResult, outputs: list[Any]) -> list[bytes]:
-    return [result[name].tobytes() for name in outputs]
 
 
 @pytest.mark.arm
@@ -67,6 +58,16 @@ def test_16_and_8_bits(folder: Path, dtype: Any) -> None:
     golden = read(folder)
     found = Session.load(folder, dtype=dtype).run(batch_of(golden), outputs="embedding")
     assert cosines(found.embedding, golden["embedding"]).min() >= MIN_COSINE[dtype]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_16_bits_are_no_worse_than_those_of_pytorch(folder: Path, dtype: Any) -> None:
+    golden = read(folder)
+    outputs: list[Any] = ["hidden", "embedding"]
+    found = Session.load(folder, dtype=dtype).run(batch_of(golden), outputs=outputs)
+    for name in outputs:
+        error = np.sqrt(np.square(found[name] - golden[name]).mean())
+        assert error <= 2 * TORCH_ERRORS[folder.name][dtype][name], name
 
 
 @pytest.mark.parametrize("name", ["clip", "siglip", "siglip2-naflex"])
@@ -156,105 +157,22 @@ def test_open_clip_folders(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
 @pytest.mark.parametrize("name", ["dinov2-registers", "siglip2-naflex"])
 def test_alone_together_and_in_any_order(name: str, dtype: Any) -> None:
-    golden = read(GOLDEN / name)
-    batch = batch_of(golden)
-    outputs: list[Any] = [one for one in OUTPUTS if one in golden]
     session = Session.load(GOLDEN / name, dtype=dtype)
-    images = [batch[i : i + 1] for i in range(batch.num_images)]
-    empty = PackedPatches(batch.features[:0], [(0, 0)])
-    alone = [bits(session.run(one, outputs=outputs), outputs) for one in images]
-    for order in ([0, 1, 2, 3, 4, 5], [5, 3, 1, 0, 4, 2], [2, 2, 5]):
-        mixed = join([part for i in order for part in (images[i], empty)])
-        found = session.run(mixed, outputs=outputs)
-        for place, i in enumerate(order):
-            rows = slice(*found.cu_seqlens[2 * place : 2 * place + 2])
-            for kind, expected in zip(outputs, alone[i], strict=True):
-                of_tokens = session.outputs[kind].per_token
-                part = found[kind][rows] if of_tokens else found[kind][2 * place]
-                assert part.tobytes() == expected, (order, i, kind)
     one_thread = Session.load(GOLDEN / name, dtype=dtype, threads=1, max_tokens=200)
-    assert [bits(one_thread.run(one, outputs=outputs), outputs) for one in images] == alone
+    check_orders(name, session, one_thread)
 
 
 @pytest.mark.parametrize("name", ["clip", "dinov2-registers", "siglip"])
 def test_empty_batches_and_images_without_patches(name: str) -> None:
-    session = Session.load(GOLDEN / name)
-    outputs: list[Any] = [*session.outputs]
-    k = batch_of(read(GOLDEN / name)).features.shape[1]
-    none = session.run(PackedPatches(np.empty((0, k), np.float32), []), outputs=outputs)
-    assert none.hidden.shape[0] == 0
-    assert none.embedding.shape[0] == 0
-    empty = session.run(
-        PackedPatches(np.empty((0, k), np.float32), [(0, 0), (0, 5)]), outputs=outputs
-    )
-    assert empty.hidden.shape[0] == 0
-    assert not empty.embedding.any()
-    assert empty.embedding.shape[0] == 2
-    assert empty.cu_seqlens.tolist() == [0, 0, 0]
-
-
-def interpolated(table: Any, rows: int, columns: int, antialias: bool, cubic: bool) -> Any:
-    """torch.nn.functional.interpolate of a table [rows, columns, E], in float64."""
-
-    def weights(size: int, out: int) -> Any:
-        found = np.zeros((out, size))
-        scale = size / out
-        stretch = max(scale, 1.0) if antialias else 1.0
-        a = -0.5 if antialias else -0.75
-        for i in range(out):
-            centre = scale * (i + 0.5) - 0.5
-            if not (cubic or antialias):
-                centre = max(centre, 0.0)
-            reach = (2 if cubic else 1) * stretch
-            for j in range(int(np.floor(centre - reach)), int(np.ceil(centre + reach)) + 1):
-                x = abs(j - centre) / stretch
-                w = max(0.0, 1 - x)
-                if cubic:
-                    near = ((a + 2) * x - (a + 3)) * x * x + 1
-                    w = near if x < 1 else ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
-                    w *= x < 2
-                if antialias and not 0 <= j < size:
-                    continue
-                found[i, min(max(j, 0), size - 1)] += w
-            found[i] /= found[i].sum() if antialias else 1.0
-        return found
-
-    grid = np.einsum("iy,yxe->ixe", weights(table.shape[0], rows), table)
-    return np.einsum("jx,ixe->ije", weights(table.shape[1], columns), grid)
+    check_empty_images(name, Session.load(GOLDEN / name))
 
 
 @pytest.mark.arm
 @pytest.mark.parametrize("resize", ["cubic", "linear", "cubic_antialias", "linear_antialias"])
 def test_positions_of_any_grid(resize: str, tmp_path: Path) -> None:
-    """Hidden states of patches of zeros are their positions, where there are no layers."""
-    converted = convert(GOLDEN / "dinov2", tmp_path / "model")
-    spec = json.loads((converted / "packhorse.json").read_text())
-    stack = spec["stacks"]["encoder"]
-    stem = {**stack["stem"], "bias": False}
-    stem["positions"] = {"kind": "grid", "rows": 2, "columns": 8, "resize": resize}
-    del stem["norm"]
-    spec["stacks"]["encoder"] = {"hidden_size": 32, "stem": stem, "layers": []}
-    tensors = {
-        name: tensor
-        for name, tensor in read_safetensors(converted / "model.safetensors").items()
-        if name.startswith("embeddings.") and not name.endswith(".bias")
-    }
-    folder = tmp_path / "positions"
-    folder.mkdir()
-    dtypes = {name: tensor.dtype for name, tensor in tensors.items()}
-    write_safetensors(folder / "model.safetensors", tensors, dtypes)
-    (folder / "packhorse.json").write_text(json.dumps(spec))
-    table = np.asarray(tensors["embeddings.position"].data, np.float64).reshape(2, 8, -1)
-    grids = [(2, 8), (1, 1), (5, 3), (1, 20), (7, 8), (2, 4)]
-    count = sum(rows * columns for rows, columns in grids)
-    batch = PackedPatches(np.zeros((count, 147), np.float32), grids)
-    found = Session.load(folder).run(batch, outputs="hidden")
-    for i, grid in enumerate(grids):
-        rows = found.hidden[found.cu_seqlens[i] + 1 : found.cu_seqlens[i + 1]]
-        expected = interpolated(
-            table, *grid, antialias="antialias" in resize, cubic="cubic" in resize
-        )
-        np.testing.assert_allclose(rows, expected.reshape(rows.shape), atol=2e-6)
+    table = write_positions(tmp_path, resize)
+    for found, expected in positions_of_grids(Session.load(tmp_path), table, resize):
+        np.testing.assert_allclose(found, expected, atol=2e-6)
 
 
 def test_requests_are_checked() -> None:
@@ -275,7 +193,7 @@ def test_requests_are_checked() -> None:
     for batch, message in wrong:
         with pytest.raises(ValueError, match=message):
             session.run(batch)
-    with pytest.raises(ValueError, match="without stream, on_device and rows"):
+    with pytest.raises(ValueError, match="without stream, on_device, rows"):
         session.run(one, on_device=True)  # type: ignore[call-overload]
     with pytest.raises(ValueError, match="a batch of patches was given"):
         Session.load(GOLDEN / "clip", tower="text").run(one)

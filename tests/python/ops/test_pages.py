@@ -58,8 +58,6 @@ def head_dim_multiple(device: str) -> int:
 
 def check(sequences: PagedSequences, takes: dict[int, int], precision: Precision, **options: Any):
     """One step against the reference."""
-    if "distance_bias" in options and sequences.on["device"] != "cpu":
-        pytest.skip("the device does not compute it")
     before = list(sequences.done)
     for name in ("alibi_slopes", "distance_bias"):
         if name in options:
@@ -133,8 +131,6 @@ def test_prompts_and_single_tokens(
 def test_all_keys(precision: Precision, device: str, group: int, float8: bool) -> None:
     """Not causal: queries see all keys of their sequence, as many as there are, and their bits do
     not depend on other queries."""
-    if device != "cpu":
-        pytest.skip("the device does not compute it")
     lengths, counts = [70, 0, 1, 600, 64, 5], [1, 3, 9, 2, 100, 0]
     sequences = PagedSequences(
         lengths, num_heads=2 * group, num_kv_heads=2, head_dim=32, precision=precision,

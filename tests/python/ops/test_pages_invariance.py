@@ -46,8 +46,6 @@ class Case:
     def __init__(self, name: str, precision: Precision, device: str) -> None:
         self.options = dict(CASES[name])
         self.shape = self.options.pop("shape")
-        if "distance_bias" in self.options and device != "cpu":
-            pytest.skip("the device does not compute it")
         self.on: dict[str, Any] = {"precision": precision, "device": device}
         if self.options.pop("float8", False):
             self.on["float8"] = True

@@ -18,8 +18,10 @@ import numpy as np
 import pytest
 from checkpoints import GOLDEN
 from packhorse import TextModel
+from packhorse.image import ImageModel
 from packhorse.load_options import ServedCall
 from packhorse.serve import ModelSettings
+from picture_models import picture_model, write_pictures
 from serve_room import PACKAGES, Client, make_models, serving, settings_for, wait_until
 from tiny_tokenizer import with_tokenizer
 
@@ -35,6 +37,7 @@ NAMES = ("chromium", "chromium-headless-shell", "google-chrome", "chrome-headles
 SIZE = {"width": 1000, "height": 560}
 EMBED, RERANK, CLASSIFY, TAG = "Compare texts", "Rerank", "Classify", "Find entities"
 ANSWER, SPARSE, CHAT, CONTINUE = "Answer", "Words of a text", "Chat", "Continue a text"
+NAME, CLASSES, PICTURES = "Name a picture", "Classify a picture", "Compare pictures"
 TABS = {
     "minilm": [EMBED],
     "lm": [CHAT, CONTINUE],
@@ -44,6 +47,8 @@ TABS = {
     "reader": [ANSWER],
     "splade": [SPARSE],
     "bge-m3": [EMBED, SPARSE],
+    "clip": [EMBED, NAME, PICTURES],
+    "deit": [CLASSES, PICTURES],
 }
 TEXTS = [
     "Mules and donkeys carried goods across the mountains.",
@@ -66,6 +71,8 @@ def room(minilm: Path, smollm2: Path, tmp_path_factory: pytest.TempPathFactory) 
     root = tmp_path_factory.mktemp("models")
     folders = {"minilm": minilm, "lm": smollm2, **make_models(root)}
     folders["reader"] = with_tokenizer(GOLDEN / "bert-answers", root / "reader")
+    for name in ("clip", "deit"):
+        folders[name] = picture_model(name, root / name)
     own: dict[str, ServedCall] = {"lm": {"kv_tokens": 4096}}
     models = [ModelSettings(name, str(folders[name]), options=own.get(name, {})) for name in TABS]
     with serving(settings_for(*models)) as (client, _):
@@ -289,6 +296,59 @@ def test_words_of_a_text(page: Page, room: Room) -> None:
     form.get_by_role("button", name="Show").click()
     expect(form.locator(".bars li")).not_to_have_count(0)
     assert form.locator(".what").all_inner_texts()[:5] == words
+
+
+# --- pictures
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> list[Path]:
+    return write_pictures(tmp_path, 3)
+
+
+def test_a_picture_is_named(page: Page, room: Room, pictures: list[Path]) -> None:
+    labels = ["the cat", "mat", "a dog"]
+    with ImageModel.load(room.folders["clip"], threads=1) as model:
+        (found,) = model.zero_shot([pictures[1]], labels, template="on {}")
+    form = opened(page, room, "clip", NAME)
+    expect(page.locator("#about")).to_contain_text("pictures, texts of up to 16 tokens")
+    form.locator("[name=picture]").set_input_files(pictures[1])
+    form.locator("[name=labels]").fill("\n".join(labels) + "\n\n")
+    form.locator("[name=template]").fill("on {}")
+    form.get_by_role("button", name="Name").click()
+    expect(form.locator(".what")).to_have_text([one["label"] for one in found])
+    expect(form.locator(".score")).to_have_text([f"{one['score']:.4f}" for one in found])
+    expect(form.get_by_role("img", name=pictures[1].name)).to_be_visible()
+    assert len(form.locator(".requests pre").text_content() or "") < 600
+    form.locator("[name=template]").fill("on")
+    form.get_by_role("button", name="Name").click()
+    expect(form.get_by_role("alert")).to_contain_text("a text with {} where the label goes")
+    expect(form.locator(".what")).to_have_count(0)
+
+
+def test_a_picture_is_classified(page: Page, room: Room, pictures: list[Path]) -> None:
+    with ImageModel.load(room.folders["deit"], threads=1) as model:
+        (found,) = model.classify([pictures[0]])
+    form = opened(page, room, "deit", CLASSES)
+    form.locator("[name=picture]").set_input_files(pictures[0])
+    form.get_by_role("button", name="Classify").click()
+    expect(form.locator(".what")).to_have_text([one["label"] for one in found])
+    pictures[0].write_text("no picture")
+    form.locator("[name=picture]").set_input_files(pictures[0])
+    form.get_by_role("button", name="Classify").click()
+    expect(form.get_by_role("alert")).to_contain_text("no JPEG, PNG or WebP image")
+
+
+def test_pictures_are_compared(page: Page, room: Room, pictures: list[Path]) -> None:
+    with ImageModel.load(room.folders["deit"], threads=1) as model:
+        vectors = model.embed(pictures).astype(np.float64)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    form = opened(page, room, "deit", PICTURES)
+    form.locator("[name=picture]").set_input_files(pictures)
+    form.get_by_role("button", name="Compare").click()
+    cells = form.get_by_role("table", name="Cosines").locator("td:not(:empty)")
+    expect(cells).to_have_text([f"{value:.3f}" for value in (vectors @ vectors.T).ravel()])
+    expect(form.locator("figcaption")).to_have_text([path.name for path in pictures])
 
 
 # --- generation

@@ -9,15 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 from packhorse import TextModel
+from picture_models import data_url, picture, picture_model
 from serve_room import PACKAGES, Client, serving, settings_for
 
-for package in (*PACKAGES, "llguidance"):
+for package in (*PACKAGES, "llguidance", "PIL"):
     pytest.importorskip(package)
 
 from packhorse.serve.http.checks import ANY_VALUE  # noqa: E402
 from packhorse.serve.openapi import document, effectless  # noqa: E402
 
 TEXTS = ["the cat sat on the mat", "a dog"]
+PICTURE = data_url(picture(0))
 SCHEMA = {
     "type": "object",
     "properties": {"sure": {"type": "boolean"}},
@@ -36,6 +38,12 @@ BODIES: dict[str, dict[str, Any]] = {
     "/decode": {"ids": [7, 8], "model": "minilm"},
     "/token-classification": {"inputs": TEXTS},
     "/fill-mask": {"inputs": "the [MASK] sat"},
+    "/image-classification": {"inputs": PICTURE, "model": "deit"},
+    "/zero-shot-image-classification": {
+        "inputs": PICTURE,
+        "parameters": {"candidate_labels": ["cat", "dog"]},
+        "model": "clip",
+    },
     "/v1/embeddings": {"input": TEXTS, "model": "minilm"},
     "/v1/rerank": {"query": "a", "documents": TEXTS},
     "/v1/score": {"text_1": "a", "text_2": TEXTS},
@@ -62,9 +70,16 @@ TABLES = {
 
 
 @pytest.fixture(scope="module")
-def client(minilm: Path, folders: dict[str, Path], models: list[TextModel]) -> Iterator[Client]:
+def client(
+    minilm: Path,
+    folders: dict[str, Path],
+    models: list[TextModel],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Client]:
     chosen = ("reranker", "classifier", "splade", "tagger", "filler")
     named = [f"{name}={folders[name]}" for name in chosen]
+    root = tmp_path_factory.mktemp("pictures")
+    named += [f"{name}={picture_model(name, root / name)}" for name in ("clip", "deit")]
     with serving(settings_for(f"minilm={minilm}", *named, "lm=chance")) as (found, _):
         yield found
 

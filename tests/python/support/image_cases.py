@@ -46,6 +46,36 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
 }
 
+# Settings of SigLIP 2 NaFlex: patches of any grid.
+FLEXIBLE: dict[str, dict[str, Any]] = {
+    "naflex": {"image_processor_type": "Siglip2ImageProcessor"},
+    "naflex old": {
+        "image_processor_type": "Siglip2ImageProcessorFast",
+        "size": None,
+        "patch_size": 14,
+        "max_num_patches": 49,
+        "resample": 3,
+    },
+}
+# Sides of images that become a number of patches, in all pairs.
+SIDES = (1, 2, 15, 16, 17, 37, 100, 999, 4096, 60_000)
+
+# Settings of Idefics3: images cut into tiles.
+TILES: dict[str, dict[str, Any]] = {
+    "tiles": {"size": {"longest_edge": 728}},
+    "small tiles": {"size": {"longest_edge": 150}, "max_image_size": {"longest_edge": 56}},
+    "one tile": {
+        "do_image_splitting": False,
+        "size": {"longest_edge": 84},
+        "max_image_size": {"longest_edge": 28},
+    },
+    "tiles as they are": {
+        "do_resize": False,
+        "max_image_size": {"longest_edge": 60},
+        "resample": 3,
+    },
+}
+
 
 def image(number: int) -> npt.NDArray[np.uint8]:
     """Smooth with noise: uint8 [height, width, 3]."""

@@ -59,6 +59,18 @@ class _Stack:
             x = x + self.tensor("embeddings.position")[offset : offset + len(ids)]
         return self.norm("embeddings.norm", x) if stem.get("norm", True) else x
 
+    def hear(self, frames: Array) -> Array:
+        """The first layer's input of frames [frames, mels]: two convolutions, and positions."""
+        x = frames.astype(np.float64)
+        for i, stride in enumerate((1, 2)):
+            weight = self.tensor(f"embeddings.convolution.{i}.weight")
+            padded = np.pad(x, ((1, 1), (0, 0)))
+            seen = np.stack([padded[at : at + 3] for at in range(0, len(x), stride)])
+            flat = seen.transpose(0, 2, 1).reshape(len(seen), -1)
+            bias = self.tensor(f"embeddings.convolution.{i}.bias")
+            x = reference.linear(flat, weight.reshape(len(weight), -1), bias, "gelu")
+        return x + self.tensor("embeddings.position")[: len(x)]
+
     def biases(self, layer: int, count: int, heads: int, causal: bool) -> Array | None:
         term = self.spec.get("score_term")
         if term is None:
@@ -114,6 +126,19 @@ class _Stack:
                 x = x + given
                 x = x if self.pre else self.norm(f"{name}.norm", x)
         return self.norm("final_norm", x) if self.pre else x
+
+
+def hidden_of_audio(spec: Spec, tensors: Tensors, frames: Array) -> Array:
+    """The encoder's last hidden state [frames / 2, E]."""
+    encoder = _Stack(spec, tensors, "encoder")
+    return encoder.run(encoder.hear(frames))
+
+
+def speech_logits(spec: Spec, tensors: Tensors, read: Array, target: Array) -> Array:
+    """`logits` of a model of speech, after what `hidden_of_audio` gives."""
+    decoder = _Stack(spec, tensors, "decoder")
+    words = decoder.tensor("embeddings.word")
+    return decoder.run(decoder.embed(words, target), read) @ words.T
 
 
 def logits(spec: Spec, tensors: Tensors, source: Array, target: Array) -> Array:

@@ -11,6 +11,7 @@ import numpy as np
 import packhorse
 from checkpoints import GOLDEN
 from fake_engine import session_of_chance, text_model_of_chance
+from picture_models import picture_model, write_pictures
 from tiny_tokenizer import NO_TYPES, with_tokenizer
 
 # Folder -> the golden model in it.
@@ -68,9 +69,14 @@ def make_room(root: Path, minilm: Path) -> Path:
     _edit(qwen / "tokenizer.json", _knows_yes_and_no)
     _edit(qwen / "tokenizer_config.json", lambda fields: fields.update(model_max_length=1000))
     _edit(qwen / "config.json", lambda fields: fields.update(max_position_embeddings=1000))
+    picture_model("clip", room / "clip")
+    picture_model("deit", room / "picture-classifier")
+    write_pictures(room / "pictures", 3)
+    (room / "pictures" / "01.JPG").rename(room / "pictures" / "01.jpg")
     hub = root / "hub"
     _add_to_hub(hub, "sentence-transformers/all-MiniLM-L6-v2", minilm)
     _add_to_hub(hub, "BAAI/bge-m3", room / "bge-m3")
+    _add_to_hub(hub, "openai/clip-vit-base-patch32", room / "clip")
     for name in ("lines.txt", "documents.txt"):
         (room / name).write_text("\n".join(LINES) + "\n", encoding="utf-8")
     return room

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from checkpoints import GOLDEN
 from packhorse import TextModel
+from packhorse.image import ImageModel
+from picture_models import picture_model
 from tiny_tokenizer import with_tokenizer
 
 pytest.importorskip("tokenizers")
@@ -112,3 +114,20 @@ def test_embed_parquet(script, tmp_path: Path) -> None:  # type: ignore[no-untyp
     vectors = TextModel.load(folder).embed(LINES)
     np.testing.assert_array_equal(np.array(rows[:3], np.float32), vectors)
     assert rows[4] == rows[0]
+
+
+def test_search_pictures(script, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    pytest.importorskip("PIL")
+    folder, pictures = picture_model("clip", tmp_path / "clip"), tmp_path / "pictures"
+    asked = ("search_pictures", pictures, "the cat", "--model", folder, "--top", 12)
+    said = script(*asked, "--samples")
+    paths = sorted(pictures.glob("*.png"))
+    assert len(paths) == 12
+    with ImageModel.load(folder) as model:
+        cosines = model.embed(paths) @ model.texts.embed("the cat")
+    order = np.argsort(-cosines)
+    expected = [f"{cosines[i]:.3f}  {paths[i].name}" for i in order]
+    assert said.splitlines() == expected
+    paths[0].unlink()
+    gone = [line for line in expected if not line.endswith(paths[0].name)]
+    assert script(*asked).splitlines() == gone  # by the index

@@ -18,7 +18,11 @@ _PARTS = {
     "clip": "clip_{tower}_model",
     "siglip": "siglip_{tower}_model",
     "siglip2": "siglip2_{tower}_model",
+    "colmodernvbert": "colmodernvbert_{tower}",
+    "colpali": "colpali_{tower}",
 }
+# Models of pages keep the config of their language model that sees in a section of its own.
+_INNER = "vlm_config"
 
 
 def check_tower(tower: str | None) -> None:
@@ -33,14 +37,22 @@ def tower_part(config: Config, tower: str | None) -> Config:
     if named is None:
         return config
     tower = tower or "vision"
-    part = config.section(f"{tower}_config").fields
+    where, inner = config.where, config
+    if _INNER in config.fields:
+        where, inner = f"{where}: {_INNER}", config.section(_INNER)
+    part = inner.section(f"{tower}_config").fields
     outer = {
         name: config.fields[name]
         for name in ("architectures", "id2label", "problem_type", "initializer_factor")
         if name in config.fields
     }
+    for name in ("image_token_id", "image_token_index", "pixel_shuffle_factor"):
+        if (found := inner.fields.get(name)) is not None:
+            outer[name] = found
+    if inner is not config:  # how images are cut and what they are made, the text tower must know
+        outer["vision_config"] = inner.section("vision_config").fields
     model_type = named.replace("{tower}", tower)
-    return Config({**part, **outer, "model_type": model_type}, f"{config.where}: {tower}_config")
+    return Config({**part, **outer, "model_type": model_type}, f"{where}: {tower}_config")
 
 
 def _number(tensors: Mapping[str, Tensor], name: str, default: float) -> float:

@@ -44,12 +44,18 @@ def patch_size(config: Config, default: int) -> int:
 
 
 def stem(
-    config: Config, *, patch: int, image: int, prefix: int, resize: str, bias: bool = True
+    config: Config,
+    *,
+    patch: int,
+    image: int,
+    prefix: int,
+    resize: str | None,
+    bias: bool = True,
 ) -> Spec:
     """`patches`, `image` and `max_seqlen` of a description.
 
     patch, image: pixels where the config does not say. prefix: rows before the patches.
-    resize: `positions.resize` of the spec.
+    resize: `positions.resize` of the spec; None: patches have no positions.
     """
     pixels = patch_size(config, patch)
     size = _side(config, "image_size", image)
@@ -59,7 +65,9 @@ def stem(
         raise CheckpointError(
             f"{config.where}: image_size {size[0]} x {size[1]} has no patch of {pixels} pixels"
         )
-    positions = {"kind": "grid", "rows": rows, "columns": columns, "resize": resize}
+    positions: Spec = {"kind": "none"}
+    if resize is not None:
+        positions = {"kind": "grid", "rows": rows, "columns": columns, "resize": resize}
     return {
         "patches": {
             "features": channels * pixels * pixels,
@@ -94,15 +102,16 @@ def layers(
     }
 
 
-def with_sizes(config: Config) -> Config:
-    """The config with the sizes of ViT-B, which all these families have by default, and a number of
-    words, which `sizes` reads and no stem of patches has."""
+def with_sizes(config: Config, **own: int) -> Config:
+    """The config with the sizes of ViT-B, which most of these families have by default, with a
+    family's `own`, and with a number of words, which `sizes` reads and no stem of patches has."""
     defaults = {
         "vocab_size": 1,
         "hidden_size": 768,
         "intermediate_size": 3072,
         "num_hidden_layers": 12,
         "num_attention_heads": 12,
+        **own,
     }
     return with_defaults(config, **defaults)
 

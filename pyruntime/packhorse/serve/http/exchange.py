@@ -7,7 +7,7 @@ import itertools
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import parse_qsl
 
@@ -15,8 +15,9 @@ from packhorse.serve.errors import ClientGoneError, ServeError
 from packhorse.serve.http.body import SMALL_BODY, read_json, read_long_json
 from packhorse.serve.http.json_parts import json_parts, to_json
 from packhorse.serve.http.service import Service
-from packhorse.serve.models.model import AnyTask, Outcome, ServedModel
+from packhorse.serve.models.image_inputs import ImageInput
 from packhorse.serve.models.queued_request import QueuedRequest, Waiting
+from packhorse.serve.models.served import AnyTask, Outcome, Served
 from packhorse.serve.models.weight import MUCH, weight
 
 Scope = MutableMapping[str, Any]
@@ -31,6 +32,7 @@ _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 _MOST_QUERY_FIELDS = 100
 _MOST_AT_ONCE = 262_144  # bytes that are sent by one write
 _SMALL_BODY = 65_536  # bytes that every request may have: the limit of connections bounds them
+_URLS = ("http:", "https:")
 _WATCH_AFTER_S = 0.02  # requests that take longer are cancelled when their client goes away
 
 
@@ -201,7 +203,7 @@ class Exchange:
 
     async def run(
         self,
-        model: ServedModel,
+        model: Served,
         task: AnyTask,
         items: list[Any],
         kind: str | None,
@@ -220,6 +222,40 @@ class Exchange:
         outcome = await model.run(task, items, self.client, self.deadline, self._wait)
         self.done = Done(method, kind, len(items), time.monotonic(), outcome.work)
         return outcome
+
+    async def fetched(self, images: Sequence[ImageInput]) -> list[ImageInput]:
+        """The images, of which those that are URLs are fetched. Raises ServeError."""
+        service = self.service
+        urls = {
+            i: one.content
+            for i, one in enumerate(images)
+            if isinstance(one.content, str) and one.content[:8].lower().startswith(_URLS)
+        }
+        for i, url in urls.items():  # before any of them is asked
+            service.image_urls.check(images[i].name, url)
+        if not urls:
+            return list(images)
+        loop, fetch = asyncio.get_running_loop(), service.image_urls.fetch
+        asked = [
+            loop.run_in_executor(service.fetchers, fetch, images[i].name, url)
+            for i, url in urls.items()
+        ]
+        try:
+            left = max(0.0, self.deadline - time.monotonic())
+            found = await asyncio.wait_for(asyncio.gather(*asked), left)
+        except asyncio.TimeoutError:
+            raise ServeError("timeout", "the images did not come in time") from None
+        finally:
+            for one in asked:
+                one.cancel()
+        size = sum(map(len, found))
+        service.bodies.take(size)
+        self._body_bytes += size
+        contents = dict(zip(urls, found, strict=True))
+        return [
+            one._replace(content=contents[i]) if i in contents else one
+            for i, one in enumerate(images)
+        ]
 
     async def on_thread(self, find: Callable[[], Found]) -> Found:
         """Runs a function that tokenizes texts of the body, on a thread beside the event

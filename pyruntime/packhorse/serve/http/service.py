@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from packhorse.serve.http.bodies import Bodies
+from packhorse.serve.http.image_urls import ImageUrls
 from packhorse.serve.http.sites import Sites
 from packhorse.serve.models.gauges import Gauges
 from packhorse.serve.models.loading import assign_adapters, check_suited
@@ -22,6 +22,7 @@ from packhorse.serve.observability.tracing import Tracer
 from packhorse.serve.settings import Settings
 
 Found = TypeVar("Found")
+_FETCHERS = 8  # images that are fetched at a time
 _BODY_THREADS = 2  # more would only take the interpreter lock from each other
 
 
@@ -32,7 +33,7 @@ class Service:
         """Raises ValueError for settings that are not acceptable together."""
         self.settings = settings.checked()
         self.metrics = Metrics()
-        self.tokenization_workers = settings.tokenization_workers or min(4, os.cpu_count() or 1)
+        self.tokenization_workers = settings.preparing_threads
         self.pool = TokenizerPool(self.tokenization_workers)
         self.threads = Threads(self.tokenization_workers, settings.max_wait_s)
         self._executor = ThreadPoolExecutor(_BODY_THREADS, "packhorse-body")
@@ -41,6 +42,8 @@ class Service:
         self.metrics.registry.register(Gauges(self.registry.models))
         self.tracer = None if settings.otlp_endpoint is None else Tracer(settings.otlp_endpoint)
         self.sites = Sites(settings, self.metrics)
+        self.image_urls = ImageUrls(settings, self.metrics)
+        self.fetchers = ThreadPoolExecutor(_FETCHERS, "packhorse-fetch")
         self.deadlines = Deadlines()
         self.bodies = Bodies(settings.max_body_bytes or 16 * settings.payload_limit, self.metrics)
         self.stopping = False
@@ -67,6 +70,7 @@ class Service:
         self.threads.close()
         self.tidying.close()
         self._executor.shutdown()
+        self.fetchers.shutdown(cancel_futures=True)
         if self.tracer is not None:
             await asyncio.to_thread(self.tracer.close)
 

@@ -7,21 +7,21 @@ from collections.abc import Callable, Iterable, Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from packhorse.serve.models.model import ServedModel
+from packhorse.serve.models.served import Served
 from packhorse.serve.observability.logs import dropped_lines
 
 
 class Gauges(Collector):
     """Numbers of requests and tokens that wait and run, counted when somebody asks."""
 
-    def __init__(self, models: Callable[[], Iterable[ServedModel]]) -> None:
+    def __init__(self, models: Callable[[], Iterable[Served]]) -> None:
         """`models`: those that are served at the moment."""
         self._models = models
 
     def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
         models = list(self._models())
         yield GaugeMetricFamily(
-            "te_queue_size", "Requests that wait", sum(one.queue.requests for one in models)
+            "te_queue_size", "Requests that wait", sum(one.queue_requests for one in models)
         )
         tokens = GaugeMetricFamily(
             "packhorse_queue_tokens", "Tokens that wait for a model", labels=["model"]
@@ -41,7 +41,7 @@ class Gauges(Collector):
             )
         }
         for one in models:
-            tokens.add_metric([one.name], one.queue.tokens)
+            tokens.add_metric([one.name], one.queue_tokens)
             throughput.add_metric([one.name], one.queue.throughput.tokens_per_second)
             for name, family in engines.items():
                 if one.generates:

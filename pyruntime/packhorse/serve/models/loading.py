@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
 from typing import Any
 
 from packhorse_weights import find_model, inspect_checkpoint
+from packhorse_weights.spec import hears, stem_of
 
+from packhorse.audio import AudioModel
 from packhorse.heads import methods_for
+from packhorse.image import ImageModel
 from packhorse.load_options import READING, LoadOptions
 from packhorse.option_fields import said
+from packhorse.serve.models.images import ServedImages
 from packhorse.serve.models.model import ServedModel
+from packhorse.serve.models.speech import ServedSpeech
 from packhorse.serve.models.tokenizing import TokenizerPool
 from packhorse.serve.observability.metrics import Metrics
 from packhorse.serve.settings import LOADING, ModelSettings, Settings
@@ -19,32 +24,34 @@ from packhorse.text import TextModel
 
 _PREDICTIONS = 64  # masks of a batch, where nobody says how many
 _LOADING = {one.name: said(one) for one in LOADING.values()}
+_OF_IMAGES = {one.name for one in fields(LoadOptions)}  # options that models of images take, too
+AnyModel = ServedModel | ServedImages | ServedSpeech
 _METHODS = {"generate": "generates", "fill_mask": "fills masks"}
 
 
 def load_model(
     settings: ModelSettings, server: Settings, pool: TokenizerPool, metrics: Metrics
-) -> ServedModel:
+) -> ServedModel | ServedImages | ServedSpeech:
     """Loads a model on each of its devices, and starts its threads. What the settings of all models
-    say goes to those that it suits. Raises as `TextModel.load`."""
+    say goes to those that it suits. Raises as `TextModel.load` and `ImageModel.load`."""
     given = server.of_model(settings)
     methods = abilities(given)
+    if "embed_images" in methods:
+        return _load_images(settings, server, pool, metrics)
+    if "transcribe" in methods:
+        return _load_speech(given, server, pool, metrics)
     most = _PREDICTIONS if "fill_mask" in methods else 0
     options: dict[str, Any] = {"max_predictions": most, **given.options}
     for name in server.options:
         method = _LOADING[name].suits
-        if method and method not in methods and name not in settings.options and options[name]:
+        if not _suits(method, methods) and name not in settings.options and options[name]:
             del options[name]
-    options = {name: _LOADING[name].from_text(value) for name, value in options.items()}
+    options = _read(options)
     options["max_adapters"] = max(options.get("max_adapters", 0), len(given.adapter))
     options["prefix_cache"] = server.prefix_cache != "off"
-    own_threads = options.pop("threads", None)
     replicas: list[TextModel] = []
     try:
-        for device in given.device or ("cpu",):
-            threads = own_threads if device == "cpu" else None
-            # The log says that it is loading.
-            load = {"threads": threads, "progress": False, **options}
+        for device, load in _of_devices(given, options):
             replicas.append(TextModel.load(given.path, device, **load))
         model = ServedModel(given, server, replicas, pool, metrics)
         for adapter in given.adapter:
@@ -56,17 +63,79 @@ def load_model(
         raise
 
 
+def _read(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _LOADING[name].from_text(value) for name, value in options.items()}
+
+
+def _of_devices(
+    given: ModelSettings, options: Mapping[str, Any]
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(device, arguments of `load`) of each replica."""
+    for device in given.device or ("cpu",):
+        threads = options.get("threads") if device == "cpu" else None
+        # The log says that it is loading.
+        yield device, {**options, "threads": threads, "progress": False}
+
+
+def _suits(method: str, methods: Collection[str]) -> bool:
+    """True if a model that can `methods` has use for an option of `method`; "": any."""
+    speaks = method == "generate" and "transcribe" in methods
+    return not method or method in methods or speaks
+
+
+def _load_speech(
+    given: ModelSettings, server: Settings, pool: TokenizerPool, metrics: Metrics
+) -> ServedSpeech:
+    if given.adapter:
+        raise ValueError(f"{given.path} hears audio: it has no adapters")
+    options = _read({k: v for k, v in given.options.items() if k in _OF_IMAGES})
+    options["prefix_cache"] = server.prefix_cache != "off"
+    replicas: list[AudioModel] = []
+    try:
+        for device, load in _of_devices(given, options):
+            replicas.append(AudioModel.load(given.path, device, **load))
+        return ServedSpeech(given, server, replicas, pool, metrics)
+    except BaseException:
+        for replica in replicas:
+            replica.close()
+        raise
+
+
+def _load_images(
+    settings: ModelSettings, server: Settings, pool: TokenizerPool, metrics: Metrics
+) -> ServedImages:
+    given = server.of_model(settings)
+    for name in settings.options:
+        if name not in _OF_IMAGES:
+            raise ValueError(f"{name} is for models of texts, and {given.path} takes images")
+    if given.adapter:
+        raise ValueError(f"{given.path} takes images: it has no adapters")
+    options = _read({k: v for k, v in given.options.items() if k in _OF_IMAGES})
+    replicas: list[ImageModel] = []
+    try:
+        for device, load in _of_devices(given, options):
+            replicas.append(ImageModel.load(given.path, device, **load))
+        return ServedImages(given, server, replicas, pool, metrics)
+    except BaseException:
+        for replica in replicas:
+            replica.close()
+        raise
+
+
 def abilities(given: ModelSettings) -> list[str]:
-    """Names of methods that a model supports by its files, as `methods_for` gives them. "fill_mask"
-    is left out where the head of a masked language model serves sparse embeddings. Raises as
-    `TextModel.load`."""
+    """Names of methods that a model supports by its files, as `methods_for` gives them; of models
+    of images, "embed_images". "fill_mask" is left out where the head of a masked language model
+    serves sparse embeddings. Raises as `TextModel.load`."""
     load: Mapping[str, Any] = given.options
     decides = (*READING, "kv_tokens")
-    read = {name: _LOADING[name].from_text(load[name]) for name in decides if name in load}
-    asked = LoadOptions(**read)
+    asked = LoadOptions(**_read({name: load[name] for name in decides if name in load}))
     path = find_model(given.path, asked.revision)
     asked = replace(asked, revision=None, kv_tokens=0 if asked.kv_tokens == 0 else None)
     spec = inspect_checkpoint(path, **asked.reading()).spec
+    if stem_of(spec).get("kind") == "patches":
+        return ["embed_images"]
+    if hears(spec):
+        return ["transcribe"]
     methods = [name for name in methods_for(spec) if name != "generate"]
     if asked.generates(path, spec):
         methods.append("generate")
@@ -111,11 +180,12 @@ def _named(adapter: str) -> tuple[str, str]:
     return name, path
 
 
-def check_suited(server: Settings, models: Sequence[ServedModel]) -> None:
+def check_suited(server: Settings, models: Sequence[AnyModel]) -> None:
     """Raises ValueError for a setting of all models that suits none of them."""
     for name, one in LOADING.items():
         method = said(one).suits
         value = server.options.get(one.name)
-        if method and value and models and not any(method in model.methods for model in models):
+        suited = any(_suits(method, model.methods) for model in models)
+        if value and models and not suited:
             names = ", ".join(model.name for model in models)
             raise ValueError(f"{name} is {value}, but no model {_METHODS[method]}: {names}")

@@ -1,13 +1,12 @@
-"""A model that is served: its sessions, its queue, and the threads that run it."""
+"""A model of texts that is served: its sessions, its queue, and the threads that run it."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
-from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -16,55 +15,29 @@ from packhorse.names import OutputName
 from packhorse.packing import pack
 from packhorse.serve.errors import ServeError
 from packhorse.serve.models.generating import Engine
-from packhorse.serve.models.queue import TokenQueue
 from packhorse.serve.models.queued_request import QueuedRequest
-from packhorse.serve.models.throughput import ThroughputEstimator
-from packhorse.serve.models.tokenizing import TokenizerPool, TokenizingTask, run_tasks
-from packhorse.serve.models.weight import MUCH, weight
-from packhorse.serve.models.worker import Worker
+from packhorse.serve.models.served import Adapter, Served
+from packhorse.serve.models.tokenizing import TokenizerPool
+from packhorse.serve.models.weight import weight
 from packhorse.serve.observability.metrics import Metrics
 from packhorse.serve.settings import ModelSettings, Settings
 from packhorse.text import TextModel
-from packhorse.text.parts import PartRunner, Request
-from packhorse.text.runner import Task, TextRunner
+from packhorse.text.parts import PartRunner
+from packhorse.text.runner import TextRunner
 
-AnyTask = Task[Any, Any, Any]
 Made = TypeVar("Made")
 _MOST_TASKS = 256
 _KEPT_WEIGHT = 512  # limit of the options of a task that is kept: about 4 KB, and 1 MB of all
 _FEW_CHARACTERS = 1000  # take the event loop less than a millisecond
 _FEW_ITEMS = 16
-_MUCH_TEXT = 2048  # tokens whose results take the event loop a few milliseconds
-_MOST_NUMBERS = 64_000_000  # limit for the results of one request: 256 MB
 _FEW_TOKENS = 16  # a request of fewer says little about others
 _LEARN = 0.02  # weight of one request in what is known of all
 _WARM_UP = (4, 64)  # sequences, tokens of each
 _LOOK_S = 0.02  # seconds between two looks at an engine that is to be closed
-_PIECES = 8  # pieces of a batch: what a request has beyond one piece may run in another batch
 
 
-class Outcome(NamedTuple):
-    """Results of a request, and the work that they took."""
-
-    found: Any
-    tokens: int
-    work: QueuedRequest
-
-
-class Adapter(NamedTuple):
-    """A LoRA adapter of a model, by whose name it is asked for.
-
-    path     its folder
-    created  when it was loaded, in seconds since 1970
-    """
-
-    name: str
-    path: str
-    created: int
-
-
-class ServedModel:
-    """A model under a name, loaded once for each device. Made by `load_model`."""
+class ServedModel(Served):
+    """A model of texts under a name, loaded once for each device. Made by `load_model`."""
 
     def __init__(
         self,
@@ -74,78 +47,32 @@ class ServedModel:
         pool: TokenizerPool,
         metrics: Metrics,
     ) -> None:
-        self.settings = settings
-        self.name = settings.name
-        self.path = settings.path
-        self.created = int(time.time())
-        self.replicas = tuple(replicas)
-        self._pool = pool
-        self._metrics = metrics
-        self._tasks: dict[Hashable, Any] = {}
-        self._characters_per_token = 3.0
-        session = self.text.session
-        self.runner.most_windows = server.max_client_batch_size
-        self.generates = session.generates
-        self.methods = frozenset(_methods(session))
-        self.adapters: dict[str, Adapter] = {}
-        workers = [one for one in replicas for _ in range(1 if one.session.device == "cpu" else 2)]
-        throughput = ThroughputEstimator(
-            server.max_batch_ms / 1000, session.max_tokens, len(workers)
+        session = replicas[0].session
+        generates = session.generates
+        super().__init__(
+            settings,
+            server,
+            replicas,
+            pool,
+            metrics,
+            make_runner=None if generates else _part_runner,
+            warm_up=_warm_up,
+            methods=_methods(session),
         )
-        self.queue = TokenQueue(throughput, server.max_queue_tokens, server.max_wait_s)
-        self._runner = None if self.generates else PartRunner(self.text.encoder_session)
-        self.engines = [Engine(one) for one in replicas] if self.generates else []
-        # While a GPU runs one batch, another worker packs the next one.
-        self._workers = [] if self.generates else [self._worker(one) for one in workers]
-        for replica in () if self.generates else replicas:
-            throughput.note(*_warm_up(replica))
-        for worker in self._workers:
-            worker.start()
+        self.generates = generates
+        self.engines = [Engine(one) for one in replicas] if generates else []
+        self._characters_per_token = 3.0
+        self.runner.most_windows = server.max_client_batch_size
 
     @property
     def text(self) -> TextModel:
         """The first replica: what all of them have in common is asked of it."""
-        return self.replicas[0]
-
-    @property
-    def device(self) -> str:
-        """Device of the first replica."""
-        return str(self.text.session.device)
-
-    @property
-    def devices(self) -> list[str]:
-        """The device of each replica."""
-        return [replica.session.device for replica in self.replicas]
-
-    @property
-    def memory_bytes(self) -> int:
-        """Planned for all replicas together."""
-        return sum(one.session.memory_plan.total_bytes for one in self.replicas)
+        found: TextModel = self.replicas[0]
+        return found
 
     @property
     def runner(self) -> TextRunner:
         return self.text._runner
-
-    def _worker(self, replica: TextModel) -> Worker:
-        session = replica.encoder_session
-        return Worker(
-            f"{self.name}@{session.device}",
-            self.queue,
-            PartRunner(session),
-            self._metrics.of_batch(self.name),
-            [PartRunner(one.encoder_session) for one in self.replicas if one is not replica],
-        )
-
-    @property
-    def healthy(self) -> bool:
-        """True if all its threads run."""
-        return all(worker.is_alive() for worker in self._workers)
-
-    def require(self, method: str, what: str) -> None:
-        """Raises ServeError where the model is not made for it; `what` names such models."""
-        if method not in self.methods:
-            able = ", ".join(sorted(self.methods))
-            raise ServeError("unsuited", f"model {self.name!r} is not {what}; it can: {able}")
 
     def task(self, make: Callable[..., Made], **options: Any) -> Made:
         """A task with these options; requests with equal ones share it, and with it batches.
@@ -164,52 +91,13 @@ class ServedModel:
                 self._tasks[key] = found
         return found
 
-    async def run(
-        self, task: AnyTask, items: list[Any], client: str, deadline: float, wait: Any
-    ) -> Outcome:
-        """The results of a task for some items, when they have run.
+    def _is_quick(self, work: QueuedRequest, items: list[Any]) -> bool:
+        return work.characters <= _FEW_CHARACTERS and _are_few(items)
 
-        client, deadline  as of `QueuedRequest`
-        wait              awaits a `QueuedRequest`, and gives up when the client does
-
-        Raises ServeError, ClientGoneError.
-        """
-        work = QueuedRequest(client, deadline, *self.estimate(items))
-        self.queue.admit(work)
-        try:
-            job = TokenizingTask(work, task, items, self._put)
-            if self.queue.requests == 1 and work.characters <= _FEW_CHARACTERS and _are_few(items):
-                for failed in run_tasks([job]):  # nothing else waits: a thread would only cost time
-                    failed.finish()
-            else:
-                self._pool.submit(job)
-            await wait(work)
-        except BaseException:
-            self.queue.cancel(work)
-            raise
-        assert work.result is not None
-        finish = partial(task.finish, items, work.kept, work.result)
-        much = work.tokens > _MUCH_TEXT or work.numbers > MUCH
-        return Outcome(await asyncio.to_thread(finish) if much else finish(), work.tokens, work)
-
-    def _put(self, work: QueuedRequest, request: Request, kept: Any) -> None:
-        """Puts a request that is tokenized into the queue. Called on a thread of the tokenizer."""
-        assert self._runner is not None
-        work.numbers = self._runner.numbers(request)
-        if work.numbers > _MOST_NUMBERS:
-            raise ServeError(
-                "too_large",
-                f"the model's results would be {work.numbers} numbers, at most {_MOST_NUMBERS} are "
-                "made for one request: send fewer texts",
-            )
-        piece = self.queue.throughput.batch_tokens // _PIECES
-        result, parts = self._runner.cut(request, max(1, piece))
-        work.result, work.kept = result, kept
-        tokens = int(result.cu_seqlens[-1])
+    def _learn(self, work: QueuedRequest, tokens: int) -> None:
         if work.characters and tokens > _FEW_TOKENS:
             found = work.characters / tokens
             self._characters_per_token += _LEARN * (found - self._characters_per_token)
-        self.queue.put(work, parts)
 
     def estimate(self, items: list[Any]) -> tuple[int, int]:
         """(about how many tokens the items have, before anybody has counted them; characters)"""
@@ -266,11 +154,9 @@ class ServedModel:
             engine.news.close()
         await asyncio.to_thread(self._free)
 
-    def _free(self) -> None:
-        for worker in self._workers:
-            worker.join()
-        for replica in self.replicas:
-            replica.close()
+
+def _part_runner(replica: TextModel) -> PartRunner:
+    return PartRunner(replica.encoder_session)
 
 
 def _are_few(items: list[Any]) -> bool:

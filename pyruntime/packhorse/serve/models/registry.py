@@ -9,8 +9,11 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from packhorse.serve.errors import ServeError
+from packhorse.serve.models.images import ServedImages
 from packhorse.serve.models.loading import load_model
-from packhorse.serve.models.model import Adapter, ServedModel
+from packhorse.serve.models.model import ServedModel
+from packhorse.serve.models.served import Adapter
+from packhorse.serve.models.speech import ServedSpeech
 from packhorse.serve.models.tokenizing import TokenizerPool
 from packhorse.serve.observability.logs import log
 from packhorse.serve.observability.metrics import Metrics
@@ -28,6 +31,9 @@ class Generator(NamedTuple):
     adapter: str | None
 
 
+AnyServed = ServedModel | ServedImages | ServedSpeech
+
+
 class Registry:
     """Used on the event loop alone: who gets a model and puts work into its queue without waiting
     in between never finds it closed. Loading and unloading take turns."""
@@ -36,20 +42,47 @@ class Registry:
         self._settings = settings
         self._pool = pool
         self._metrics = metrics
-        self._models: dict[str, ServedModel] = {}
+        self._models: dict[str, AnyServed] = {}
         self._changing = asyncio.Lock()
 
-    def models(self) -> list[ServedModel]:
+    def models(self) -> list[AnyServed]:
         """The models in the order in which they were loaded."""
         return list(self._models.values())
 
     def get(self, name: str | None, method: str, what: str) -> ServedModel:
-        """The model of this name or, of those that can `method`, the first.
+        """The model of texts of this name or, of those that can `method`, the first.
 
         what  names such models in messages
 
         Raises ServeError: there is no such model, or it is not made for that.
         """
+        found = self._find(name, method, what)
+        if isinstance(found, ServedSpeech):
+            found.require("", what)
+        assert not isinstance(found, ServedSpeech)
+        return found.required_texts if isinstance(found, ServedImages) else found
+
+    def speech(self, name: str | None) -> ServedSpeech:
+        """The model of speech of this name or, without one, the first; as `get`."""
+        found = self._find(name, "transcribe", "a model of speech")
+        assert isinstance(found, ServedSpeech)
+        return found
+
+    def images(self, name: str | None, method: str, what: str) -> ServedImages:
+        """The model of images of this name or, of those that can `method`, the first; as `get`."""
+        found = self._find(name, method, what)
+        assert isinstance(found, ServedImages)
+        return found
+
+    def embeds_images(self, name: str | None) -> bool:
+        """True if the model of this name or, without one, the first that embeds anything, takes
+        images."""
+        if name:
+            return isinstance(self._models.get(name), ServedImages)
+        able = [one for one in self._models.values() if {"embed", "embed_images"} & one.methods]
+        return bool(able) and isinstance(able[0], ServedImages)
+
+    def _find(self, name: str | None, method: str, what: str) -> AnyServed:
         models = self._models
         if name is None or name == "":
             for model in models.values():
@@ -61,13 +94,13 @@ class Registry:
         found.require(method, what)
         return found
 
-    def first(self) -> ServedModel:
+    def first(self) -> AnyServed:
         """The model that is meant where none is named. Raises ServeError where there is none."""
         for model in self._models.values():
             return model
         raise ServeError("no_model", "no model is loaded")
 
-    def named(self, name: str) -> ServedModel:
+    def named(self, name: str) -> AnyServed:
         """The model of this name, or that of the adapter of this name. Raises ServeError."""
         found = self._models.get(name) or self.parent(name)
         if found is None:
@@ -77,14 +110,14 @@ class Registry:
             )
         return found
 
-    def parent(self, name: str) -> ServedModel | None:
+    def parent(self, name: str) -> AnyServed | None:
         """The model that has an adapter of this name; None where there is no such adapter."""
         models = self._models.values()
         return next((model for model in models if name in model.adapters), None)
 
     def generator(self, name: str | None, what: str) -> Generator:
         """The model or adapter of this name; as `get`."""
-        if name and (parent := self.parent(name)) is not None:
+        if name and isinstance(parent := self.parent(name), ServedModel):
             return Generator(parent, name, name)
         model = self.get(name, "generate", what)
         return Generator(model, model.name, None)
@@ -107,7 +140,7 @@ class Registry:
             log(logging.INFO, "loaded an adapter", model=parent, adapter=name, source=path)
             return model.adapters[name]
 
-    async def load(self, settings: ModelSettings, *, replacing: bool = False) -> ServedModel:
+    async def load(self, settings: ModelSettings, *, replacing: bool = False) -> AnyServed:
         """Loads a model. Where there is one of its name, raises ServeError or, with `replacing`,
         takes its place; the old one finishes what it has. Otherwise raises as `TextModel.load`,
         and nothing has changed."""
@@ -125,7 +158,7 @@ class Registry:
                 "loaded",
                 model=model.name,
                 source=model.path,
-                dtype=model.text.session.dtype,
+                dtype=model.session.dtype,
                 devices=model.devices,
                 memory_bytes=model.memory_bytes,
                 seconds=round(time.monotonic() - began, 2),
@@ -146,7 +179,7 @@ class Registry:
             self._models = {key: one for key, one in self._models.items() if key != name}
             await model.close()
 
-    async def reload(self, name: str) -> ServedModel:
+    async def reload(self, name: str) -> AnyServed:
         """Loads a model anew from where it came from, with the adapters that it has now. Raises as
         `load`, and ServeError for an adapter."""
         if self.parent(name) is not None:

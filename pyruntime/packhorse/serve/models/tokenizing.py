@@ -31,15 +31,15 @@ class TokenizingTask(NamedTuple):
 
 
 class TokenizerPool:
-    """Threads that prepare jobs. Jobs of one task are prepared together."""
+    """Threads that prepare jobs. Jobs of one task are prepared together. `what`: their name."""
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, what: str = "tokenizer") -> None:
         self._changed = threading.Condition()
         self._jobs: deque[TokenizingTask] = deque()
         self._fresh: list[TokenizingTask] = []  # jobs of this turn of the event loop
         self._closed = False
         self._threads = [
-            threading.Thread(target=self._run, name=f"packhorse-tokenizer-{i}", daemon=True)
+            threading.Thread(target=self._run, name=f"packhorse-{what}-{i}", daemon=True)
             for i in range(threads)
         ]
         for thread in self._threads:
@@ -157,7 +157,7 @@ def as_served(error: Exception) -> Exception:
     if isinstance(error, ServeError):
         return error
     if isinstance(error, GaveUpError):
-        return ServeError("timeout", "the text was not tokenized in time")
+        return ServeError("timeout", "the input was not read in time")
     if isinstance(error, ValueError):
         message = str(error)
         if "max_length is" in message:
@@ -166,6 +166,6 @@ def as_served(error: Exception) -> Exception:
             return ServeError("too_large", message)
         lone = "lone surrogate" in message
         return ServeError("tokenizer" if lone else "validation", message)
-    failure = ServeError("internal", f"the text could not be tokenized: {type(error).__name__}")
+    failure = ServeError("internal", f"the input could not be read: {type(error).__name__}")
     failure.__cause__ = error
     return failure

@@ -83,6 +83,7 @@ class Metrics:
             Tally("te_predict_success", "Texts of requests that were answered: predict"),
             Tally("packhorse_requests", "Requests by model, route, status", *_BY_ROUTE),
             Tally("packhorse_tokens", "Tokens that a model ran", "model"),
+            Tally("packhorse_images", "Images of requests that were answered", "model"),
             Tally("packhorse_batch_seconds", "Seconds that a model ran batches", "model"),
             Tally("packhorse_generated_tokens", "Tokens that were generated", "model"),
             Tally("packhorse_refused", "Requests and connections that were turned away", "reason"),
@@ -132,6 +133,10 @@ class Metrics:
             self._count[f"te_{kind}_count"].add(texts)
             self._count[f"te_{kind}_success"].add(texts)
             self._of[f"te_{kind}_duration"].add(seconds)
+
+    def saw(self, model: str, images: int) -> None:
+        """A model has given results of so many images."""
+        self._count["packhorse_images"].add(images, model)
 
     def fail(self, kind: str) -> None:
         """Counts a request that was refused or failed, by the kind of its `ServeError`."""

@@ -6,14 +6,15 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import packhorse
-from packhorse.serve.openapi import openai, others, responses, tei
+from packhorse.serve.openapi import audio, openai, others, responses, tei
 from packhorse.serve.openapi.parts import TEXT, Schema, ref
 
 
 class Operation(NamedTuple):
     """A route. request: None where there is no body. events: of a stream, what each one is;
     named: whether by its type, and without [DONE] at the end. page: whether the answer is a file of
-    the page, of any type."""
+    the page, of any type. form: whether the request is a form with a file, whose answer may also be
+    plain text."""
 
     method: str
     path: str
@@ -25,6 +26,7 @@ class Operation(NamedTuple):
     status: int = 200
     page: bool = False
     named: bool = False
+    form: bool = False
 
 
 _TEI, _OPENAI, _COHERE, _RERANK, _SERVER = "TEI", "OpenAI", "Cohere", "Rerankers", "Server"
@@ -76,6 +78,22 @@ OPERATIONS = (
         "GenerateResponse",
         "GenerateRequest",
     ),
+    Operation(
+        "post",
+        "/image-classification",
+        _HUB,
+        "Labels of images",
+        "ImageClassificationResponse",
+        "ImageClassificationRequest",
+    ),
+    Operation(
+        "post",
+        "/zero-shot-image-classification",
+        _HUB,
+        "Labels of images by labels of the request",
+        "ImageClassificationResponse",
+        "ZeroShotImageRequest",
+    ),
     Operation("post", "/translate", _HUB, "Translations", "TranslateResponse", "TranslateRequest"),
     Operation("post", "/summarize", _HUB, "Summaries", "SummarizeResponse", "SummarizeRequest"),
     Operation(
@@ -113,6 +131,26 @@ OPERATIONS = (
         "ResponseRequest",
         "ResponseEvent",
         named=True,
+    ),
+    Operation(
+        "post",
+        "/v1/audio/transcriptions",
+        _OPENAI,
+        "Texts of audio",
+        "TranscriptionResponse",
+        "TranscriptionForm",
+        "TranscriptionEvent",
+        form=True,
+    ),
+    Operation(
+        "post",
+        "/v1/audio/translations",
+        _OPENAI,
+        "English texts of audio",
+        "TranscriptionResponse",
+        "TranslationForm",
+        "TranscriptionEvent",
+        form=True,
     ),
     Operation(
         "post",
@@ -205,6 +243,8 @@ def _operation(one: Operation) -> Schema:
         content = {"application/json": {"schema": {"type": "object"}}}
     elif one.status == 200:
         content = {"text/plain": {"schema": TEXT}}
+    if one.form:
+        content |= {"text/plain": {"schema": TEXT}, "text/vtt": {"schema": TEXT}}
     if one.events is not None:
         content["text/event-stream"] = {"schema": _event(one)}
     found: Schema = {
@@ -225,7 +265,11 @@ def _operation(one: Operation) -> Schema:
         described = {"description": _DESCRIPTIONS[status], "content": _json(error)}
         found["responses"][str(status)] = described
     if one.request is not None:
-        found["requestBody"] = {"required": True, "content": _json(one.request)}
+        sent = {"multipart/form-data": {"schema": ref(one.request)}}
+        found["requestBody"] = {
+            "required": True,
+            "content": sent if one.form else _json(one.request),
+        }
     if "{name}" in one.path:
         found["parameters"] = [{"name": "name", "in": "path", "required": True, "schema": TEXT}]
     if one.path not in PUBLIC or one.method == "post":
@@ -244,12 +288,18 @@ def document() -> dict[str, Any]:
         "info": {
             "title": "Packhorse",
             "version": packhorse.__version__,
-            "summary": "Text models by the protocols of TEI, OpenAI and Cohere",
+            "summary": "Models of texts and images by the protocols of TEI, OpenAI and Cohere",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "paths": paths,
         "components": {
-            "schemas": {**tei.SCHEMAS, **openai.SCHEMAS, **responses.SCHEMAS, **others.SCHEMAS},
+            "schemas": {
+                **tei.SCHEMAS,
+                **openai.SCHEMAS,
+                **audio.SCHEMAS,
+                **responses.SCHEMAS,
+                **others.SCHEMAS,
+            },
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
         },
     }

@@ -6,6 +6,8 @@ from packhorse.serve.openapi.effectless import COMPLETION, EMBEDDING, GENERATION
 from packhorse.serve.openapi.parts import (
     COUNT,
     FLAG,
+    IMAGE,
+    IMAGE_PART,
     INPUTS,
     INTEGER,
     KEPT,
@@ -13,6 +15,7 @@ from packhorse.serve.openapi.parts import (
     NULL,
     NUMBER,
     TEXT,
+    TEXT_PART,
     TOKEN_ID,
     VECTOR,
     Schema,
@@ -26,6 +29,13 @@ from packhorse.serve.openapi.parts import (
     thing,
 )
 
+# A text or an image as an object: Jina's form, OpenAI's, and one part as the content of a message.
+_MIXED = one_of(
+    thing({"text": TEXT}),
+    thing({"image": IMAGE}),
+    IMAGE_PART,
+    thing({"content": one_of(TEXT, array(one_of(TEXT_PART, IMAGE_PART), 1))}),
+)
 _JSON_SCHEMA = one_of({"type": "object"}, TEXT)
 _SAMPLING: dict[str, Schema] = {
     "model": MODEL,
@@ -135,8 +145,11 @@ SCHEMAS: dict[str, Schema] = {
         }
     ),
     "EmbeddingsRequest": request(
-        {"input": INPUTS},
+        {},
         {
+            "input": one_of(INPUTS, _MIXED, array(one_of(TEXT, _MIXED), 1)),
+            "messages": {"type": "array", "items": _MIXED, "minItems": 1, "maxItems": 1},
+            "modality": optional(constant("text", "image")),
             "model": MODEL,
             "encoding_format": optional(constant("float", "base64")),
             "dimensions": optional({"type": "integer", "minimum": 1}),

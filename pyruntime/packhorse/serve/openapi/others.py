@@ -12,11 +12,14 @@ from packhorse.serve.openapi.effectless import EMBEDDING, OF_TEXTS, RANKING, TGI
 from packhorse.serve.openapi.parts import (
     COUNT,
     FLAG,
+    IMAGE,
+    IMAGE_PART,
     KEPT,
     MODEL,
     NULL,
     NUMBER,
     TEXT,
+    TEXT_PART,
     TEXTS,
     VECTOR,
     Schema,
@@ -68,6 +71,8 @@ _ENTITY = one_of(
 )
 _WORD = closed({"score": NUMBER, "token": COUNT, "token_str": TEXT, "sequence": TEXT})
 _OF_TEXT = one_of(array(_WORD), array(array(_WORD)))
+_LABEL = closed({"label": TEXT, "score": NUMBER})
+_CONTENT = array(one_of(TEXT_PART, IMAGE_PART), 1)
 _ANSWER = closed({"answer": TEXT, **_SPAN})
 
 _TRANSLATION, _SUMMARY = closed({"translation_text": TEXT}), closed({"summary_text": TEXT})
@@ -119,11 +124,14 @@ def _to_text(parameters: dict[str, Schema]) -> Schema:
 SCHEMAS: dict[str, Schema] = {
     "CohereError": closed({"message": TEXT}),
     "CohereEmbedRequest": request(
-        {"texts": TEXTS},
+        {},
         {
+            "texts": optional(TEXTS),
+            "images": optional(one_of(array(IMAGE), constant("", {}))),
+            "inputs": optional(array(thing({"content": _CONTENT}), 1)),
             "model": MODEL,
             "input_type": optional(
-                constant("search_document", "search_query", "classification", "clustering")
+                constant("search_document", "search_query", "classification", "clustering", "image")
             ),
             "embedding_types": optional(array(constant("float", "base64", "binary", "ubinary"))),
             "output_dimension": optional({"type": "integer", "minimum": 1}),
@@ -135,7 +143,7 @@ SCHEMAS: dict[str, Schema] = {
     "CohereEmbedResponse": closed(
         {
             "id": TEXT,
-            "texts": TEXTS,
+            "texts": array(TEXT),
             "embeddings": closed(
                 {},
                 {
@@ -146,7 +154,10 @@ SCHEMAS: dict[str, Schema] = {
                 },
             ),
             "meta": closed(
-                {"api_version": _VERSION, "billed_units": closed({"input_tokens": COUNT})}
+                {
+                    "api_version": _VERSION,
+                    "billed_units": closed({"input_tokens": COUNT}, {"images": COUNT}),
+                }
             ),
             "response_type": constant("embeddings_by_type"),
         }
@@ -225,6 +236,37 @@ SCHEMAS: dict[str, Schema] = {
         OF_TEXTS,
     ),
     "TokenClassificationResponse": one_of(array(_ENTITY), array(array(_ENTITY))),
+    "ImageClassificationRequest": request(
+        {"inputs": one_of(IMAGE, array(IMAGE, 1))},
+        {
+            "parameters": optional(
+                thing(
+                    {},
+                    {
+                        "top_k": optional({"type": "integer", "minimum": 1}),
+                        "function_to_apply": optional(constant("softmax", "sigmoid", "none")),
+                    },
+                )
+            ),
+            "model": MODEL,
+        },
+        OF_TEXTS,
+    ),
+    "ZeroShotImageRequest": request(
+        {
+            "inputs": one_of(IMAGE, array(IMAGE, 1)),
+            "parameters": thing(
+                {"candidate_labels": TEXTS},
+                {
+                    "hypothesis_template": optional(TEXT),
+                    "top_k": optional({"type": "integer", "minimum": 1}),
+                },
+            ),
+        },
+        {"model": MODEL},
+        OF_TEXTS,
+    ),
+    "ImageClassificationResponse": one_of(array(_LABEL), array(array(_LABEL))),
     "QuestionAnsweringRequest": request(
         {"inputs": thing({"question": TEXT, "context": TEXT})},
         {

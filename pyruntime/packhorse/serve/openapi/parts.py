@@ -61,7 +61,7 @@ def request(required: dict[str, Schema], more: dict[str, Schema], effectless: Ef
         if values is ANY_VALUE
         else {**constant(*values, None), "description": "No other value is taken."}
         for name, values in effectless.items()
-        if "." not in name
+        if "." not in name and name not in required
     }
     found = thing(required, {**ignored, **more})
     return {**found, "additionalProperties": NULL}
@@ -72,6 +72,14 @@ def closed(required: dict[str, Schema], more: dict[str, Schema] | None = None) -
     return {**thing(required, more), "additionalProperties": False}
 
 
+# A file of JPEG, PNG or WebP.
+IMAGE: Schema = {
+    "type": "string",
+    "description": "A data URL, base64, or a URL of a host that the server allows.",
+}
+_URL = one_of(IMAGE, thing({"url": IMAGE}, {"detail": {}}))
+IMAGE_PART = thing({"type": constant("image_url"), "image_url": _URL})
+TEXT_PART = thing({"type": constant("text"), "text": TEXT})
 VECTOR = array(NUMBER)
 TEXTS = array(TEXT, 1)
 IDS = array(TOKEN_ID, 1)

@@ -5,6 +5,7 @@ const POLL_MS = 2000;
 const POINTS = 60; // of a curve
 const MOST_TEXTS = 8;
 const MOST_WORDS = 40;
+const PICTURE_SIDE = 160; // pixels of a thumbnail
 
 const find = (selector, inside = document) => inside.querySelector(selector);
 const findAll = (selector, inside = document) => [...inside.querySelectorAll(selector)];
@@ -71,7 +72,13 @@ function curlOf(path, body) {
   const address = quoted(new URL(path, document.baseURI).href);
   const parts = [`curl ${body.stream ? "-N " : ""}${address}`, "-H 'Content-Type: application/json'"];
   if (sessionStorage.getItem(KEY)) parts.push('-H "Authorization: Bearer $PACKHORSE_API_KEY"');
-  return [...parts, `-d ${quoted(JSON.stringify(body))}`].join(" \\\n  ");
+  return [...parts, `-d ${quoted(JSON.stringify(body, shortened))}`].join(" \\\n  ");
+}
+
+// Pictures would be thousands of lines.
+function shortened(_key, value) {
+  const long = typeof value === "string" && value.startsWith("data:") && value.length > 80;
+  return long ? `${value.slice(0, 60)}...` : value;
 }
 
 async function copy(text, shown) {
@@ -174,8 +181,9 @@ function showModel() {
   }
   const megabytes = Math.round(model.memory_bytes / 1e6);
   const devices = [...new Set(model.devices)].map(deviceOf).join(", ");
-  about.textContent =
-    `${weightsOf(model)}, ${devices}, ${megabytes} MB, texts of up to ${model.max_input_length} tokens`;
+  const takes = model.methods.includes("embed_images") ? ["pictures"] : [];
+  if (!takes.length || model.methods.includes("embed")) takes.push(`texts of up to ${model.max_input_length} tokens`);
+  about.textContent = `${weightsOf(model)}, ${devices}, ${megabytes} MB, ${takes.join(", ")}`;
   if (able.length === 0) {
     about.textContent += `. There is no form for what it can do: ${model.methods.join(", ")}`;
     return;
@@ -417,15 +425,15 @@ function colourOf(value) {
   return [red, green, blue].map((part) => Math.round(255 + (part - 255) * share));
 }
 
-function tableOf(cosines) {
-  const head = cosines.map((_, i) => make("th", { scope: "col" }, `text ${i + 1}`));
+function tableOf(cosines, names = cosines.map((_, i) => `text ${i + 1}`)) {
+  const head = names.map((one) => make("th", { scope: "col" }, one));
   const rows = cosines.map((row, i) => {
     const cells = row.map((value) => {
       const cell = make("td", {}, value.toFixed(3));
       cell.style.backgroundColor = `rgb(${colourOf(value)})`;
       return cell;
     });
-    return make("tr", {}, make("th", { scope: "row" }, `text ${i + 1}`), ...cells);
+    return make("tr", {}, make("th", { scope: "row" }, names[i]), ...cells);
   });
   return make("table", { "aria-label": "Cosines" }, make("tr", {}, make("td"), ...head), ...rows);
 }
@@ -440,6 +448,54 @@ function stripOf(vector, number) {
   context.putImageData(image, 0, 0);
   return make("figure", {}, canvas, make("figcaption", {}, label));
 }
+
+// --- pictures
+
+function dataUrlOf(file) {
+  return new Promise((done, failed) => {
+    const reader = new FileReader();
+    reader.onload = () => done(reader.result);
+    reader.onerror = () => failed(new ServerError(0, `${file.name} cannot be read.`));
+    reader.readAsDataURL(file);
+  });
+}
+
+// The picture as the browser sees it; nothing where it cannot show the file.
+async function thumbnailOf(file) {
+  const bitmap = await createImageBitmap(file).catch(() => null);
+  if (!bitmap) return make("figcaption", {}, file.name);
+  const scale = Math.min(1, PICTURE_SIDE / Math.max(bitmap.width, bitmap.height));
+  const width = Math.max(1, Math.round(bitmap.width * scale));
+  const height = Math.max(1, Math.round(bitmap.height * scale));
+  const canvas = make("canvas", { width, height, role: "img", "aria-label": file.name });
+  canvas.getContext("2d").drawImage(bitmap, 0, 0, width, height);
+  return make("figure", { class: "picture" }, canvas, make("figcaption", {}, file.name));
+}
+
+onResult("name-picture", async (fields, json) => {
+  const file = fields.picture.files[0];
+  const candidate_labels = fields.labels.value.split("\n").map((line) => line.trim()).filter(Boolean);
+  const parameters = { candidate_labels, hypothesis_template: fields.template.value };
+  const body = { model: name(), inputs: await dataUrlOf(file), parameters };
+  const labels = await json("zero-shot-image-classification", body);
+  return [await thumbnailOf(file), bars(labels.map(({ label, score }) => [score, label, score]))];
+});
+
+onResult("classify-picture", async (fields, json) => {
+  const file = fields.picture.files[0];
+  const labels = await json("image-classification", { model: name(), inputs: await dataUrlOf(file) });
+  return [await thumbnailOf(file), bars(labels.map(({ label, score }) => [score, label, score]))];
+});
+
+onResult("compare-pictures", async (fields, json) => {
+  const files = [...fields.picture.files].slice(0, MOST_TEXTS);
+  const urls = await Promise.all(files.map(dataUrlOf));
+  const body = { model: name(), input: urls.map((image) => ({ image })) };
+  const vectors = (await json("v1/embeddings", body)).data.map((one) => one.embedding);
+  const cosines = vectors.map((one) => vectors.map((other) => cosine(one, other)));
+  const shown = make("div", { class: "pictures" }, ...(await Promise.all(files.map(thumbnailOf))));
+  return [shown, tableOf(cosines, files.map((file) => file.name))];
+});
 
 // --- generation
 

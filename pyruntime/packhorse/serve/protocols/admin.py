@@ -8,15 +8,17 @@ from typing import Any, TypeVar
 from packhorse.serve.errors import ServeError
 from packhorse.serve.http.checks import Fields
 from packhorse.serve.http.exchange import Exchange, Reply, json_reply
-from packhorse.serve.models.model import Adapter, ServedModel
+from packhorse.serve.models.registry import AnyServed
+from packhorse.serve.models.served import Adapter
+from packhorse.serve.protocols.tei_text import longest_input
 from packhorse.serve.settings import ModelSettings
 
 Loaded = TypeVar("Loaded")
 _RELOAD = "/reload"
 
 
-def _about(model: ServedModel) -> dict[str, Any]:
-    session = model.text.session
+def _about(model: AnyServed) -> dict[str, Any]:
+    session = model.session
     found: dict[str, Any] = {
         "name": model.name,
         "path": model.path,
@@ -25,13 +27,13 @@ def _about(model: ServedModel) -> dict[str, Any]:
         "dtype": session.dtype,
         "stored_bits": sorted({one["bits"] for one in session.config.get("quantized", ())}),
         "devices": model.devices,
-        "max_input_length": model.text.max_length,
+        "max_input_length": longest_input(model),
         "max_batch_tokens": session.max_tokens,
         "memory_bytes": model.memory_bytes,
         "loaded_at": model.created,
         "healthy": model.healthy,
-        "queue_tokens": model.queue.tokens,
-        "queue_requests": model.queue.requests,
+        "queue_tokens": model.queue_tokens,
+        "queue_requests": model.queue_requests,
         "tokens_per_second": round(model.queue.throughput.tokens_per_second, 1),
     }
     if model.generates:
@@ -40,7 +42,7 @@ def _about(model: ServedModel) -> dict[str, Any]:
     return found
 
 
-def _about_adapter(model: ServedModel, adapter: Adapter) -> dict[str, Any]:
+def _about_adapter(model: AnyServed, adapter: Adapter) -> dict[str, Any]:
     return {
         "name": adapter.name,
         "path": adapter.path,

@@ -14,7 +14,8 @@ from packhorse.serve.errors import ServeError
 from packhorse.serve.http.checks import Inputs
 from packhorse.serve.http.exchange import Headers, Reply, json_reply
 from packhorse.serve.http.json_parts import to_json
-from packhorse.serve.models.model import AnyTask, ServedModel
+from packhorse.serve.models.model import ServedModel
+from packhorse.serve.models.served import AnyTask
 from packhorse.serve.models.tasks import OfIds
 from packhorse.serve.models.weight import MUCH, weight
 from packhorse.serve.protocols.cut import Cut

@@ -22,7 +22,7 @@ async def ready(exchange: Exchange) -> Reply:
     if not service.healthy:
         raise ServeError("unhealthy", "no model is loaded")
     for model in service.registry.models():
-        if model.queue.full:
+        if any(queue.full for queue in model.queues):
             raise ServeError("unhealthy", f"model {model.name!r} is overloaded")
     return Reply(b"", content_type=b"text/plain; charset=utf-8")
 

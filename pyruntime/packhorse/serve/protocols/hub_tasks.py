@@ -11,7 +11,8 @@ from packhorse.serve.errors import ServeError
 from packhorse.serve.http.checks import Fields, check_count
 from packhorse.serve.http.exchange import Exchange, Reply, compute_headers, json_reply
 from packhorse.serve.http.limits import check_words
-from packhorse.serve.models.model import AnyTask, ServedModel
+from packhorse.serve.models.model import ServedModel
+from packhorse.serve.models.served import AnyTask
 from packhorse.serve.openapi.effectless import OF_TEXTS
 from packhorse.serve.protocols.tei import truncation_of
 from packhorse.text.runner import TextRunner

@@ -6,7 +6,8 @@ import numpy as np
 
 from packhorse.serve.errors import ServeError
 from packhorse.serve.http.exchange import Exchange
-from packhorse.serve.models.model import Outcome, ServedModel
+from packhorse.serve.models.model import ServedModel
+from packhorse.serve.models.served import Outcome
 from packhorse.serve.models.tasks import Ranking
 from packhorse.serve.protocols.cut import Cut
 

@@ -11,7 +11,9 @@ from typing import Any
 from packhorse.serve.errors import ServeError
 from packhorse.serve.http.checks import Fields, Inputs, check_count
 from packhorse.serve.http.exchange import Exchange, Reply, compute_headers, json_reply
-from packhorse.serve.models.model import AnyTask, ServedModel
+from packhorse.serve.models.model import ServedModel
+from packhorse.serve.models.registry import AnyServed
+from packhorse.serve.models.served import AnyTask
 from packhorse.serve.models.tasks import HiddenStates, OfIds, Predictions
 from packhorse.serve.openapi.effectless import EMBEDDING, OF_TEXTS, RANKING
 from packhorse.serve.protocols.cut import Cut
@@ -223,7 +225,7 @@ async def similarity(exchange: Exchange) -> Reply:
     return json_reply(vectors[1:] @ vectors[0], headers=headers)
 
 
-def default_route(model: ServedModel) -> Any:
+def default_route(model: AnyServed) -> Any:
     """Handler of POST / for a model, by what it is made for."""
     if "score" in model.methods:
         return rerank

@@ -10,7 +10,9 @@ from packhorse.heads import classifier_of
 from packhorse.serve.http.checks import Fields, are_ids, check_count
 from packhorse.serve.http.exchange import Exchange, Reply, json_reply, parts_reply
 from packhorse.serve.http.json_parts import to_json
+from packhorse.serve.models.images import ServedImages
 from packhorse.serve.models.model import ServedModel
+from packhorse.serve.models.registry import AnyServed
 from packhorse.serve.openapi.effectless import OF_TEXTS
 from packhorse.text.giving_up import checkpoint
 from packhorse.text.settings import choose_prompt
@@ -19,7 +21,7 @@ from packhorse.text.tokenization.tokenizer import TextTokenizer
 _TOKENS_AT_ONCE = 4096  # JSON of so many is written in a millisecond or two
 
 
-def _model(exchange: Exchange, name: str | None) -> ServedModel:
+def _model(exchange: Exchange, name: str | None) -> AnyServed:
     registry = exchange.service.registry
     return registry.named(name) if name else registry.first()
 
@@ -102,16 +104,24 @@ async def decode(exchange: Exchange) -> Reply:
     return json_reply(found)
 
 
-def _type_of(model: ServedModel) -> dict[str, Any]:
-    config = model.text.session.config
-    labels = {str(i): label for i, label in enumerate(model.text.labels)}
+def longest_input(model: AnyServed) -> int:
+    """Tokens of the longest text or, where no texts are taken, patches of the largest image, or
+    positions of the decoder of a model of speech."""
+    has_texts = isinstance(model, ServedImages) and model.texts is not None
+    takes_texts = has_texts or isinstance(model, ServedModel)
+    return model.text.max_length if takes_texts else int(model.session.max_seqlen)
+
+
+def _type_of(model: AnyServed) -> dict[str, Any]:
+    config = model.session.config
+    labels = {str(i): label for i, label in enumerate(model.session.labels)}
     classifier = {"id2label": labels, "label2id": {label: int(i) for i, label in labels.items()}}
     if "score" in model.methods:
         return {"reranker": classifier}
     if classifier_of(config):
         return {"classifier": classifier}
-    if model.generates:
-        return {"generation": {"max_context": model.text.session.max_seqlen}}
+    if model.generates or "transcribe" in model.methods:
+        return {"generation": {"max_context": model.session.max_seqlen}}
     if "embed_sparse" in model.methods and "embed" not in model.methods:
         return {"embedding": {"pooling": "splade"}}
     return {"embedding": {"pooling": _pooling(config.get("embedding", {}).get("pooling", "mean"))}}
@@ -126,14 +136,14 @@ async def info(exchange: Exchange) -> Reply:
     query = exchange.query()
     model = _model(exchange, query.get("model"))
     settings = exchange.service.settings
-    session = model.text.session
+    session = model.session
     content = {
         "model_id": model.name,
         "model_sha": None,
         "model_dtype": session.dtype,
         "model_type": _type_of(model),
         "max_concurrent_requests": settings.max_queue_tokens,
-        "max_input_length": model.text.max_length,
+        "max_input_length": longest_input(model),
         "max_batch_tokens": session.max_tokens,
         "max_batch_requests": session.max_sequences,
         "max_client_batch_size": settings.max_client_batch_size,

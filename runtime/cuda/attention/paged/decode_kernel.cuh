@@ -115,7 +115,7 @@ struct DecodeAttention : Tiles_ {
                                     k * 64);
   }
 
-  /// Finishes scores with a cap or with ALiBi; not inlined, to keep its instructions out of the
+  /// Finishes scores with a cap or a term; not inlined, to keep its instructions out of the
   /// common path.
   __device__ void finish_rare(const DecodeWork& work, float (&scores)[kKeys / 8][4]) const {
     Scores moved;
@@ -326,8 +326,10 @@ __global__ void __launch_bounds__(Tiles::Traits::kThreads, Tiles::Traits::kBlock
   bool more = true;
   bool shares = false;  // the merge of the last unit's slab is shared
   // TMA reads pages ahead of the wait below. Where this step's keys and values lie in their pages
-  // already, kernels before have written them, so the wait comes first.
-  if (Attention::Traits::kTma && params.args.k.data == nullptr) wait_for_previous_kernel();
+  // already, kernels before have written them, so the wait comes first. Without a causal mask the
+  // kernel before may have written any of the keys, and not only the last ones.
+  const bool reads_ahead = !Attention::Traits::kTma && params.args.mask.causal;
+  if (params.args.k.data == nullptr && !reads_ahead) wait_for_previous_kernel();
   // Each iteration computes a unit and copies the next one; the first iteration only copies.
   for (int unit = -1; more; ++unit) {
     const bool has_keys = unit >= 0 && attention.has_keys(work);

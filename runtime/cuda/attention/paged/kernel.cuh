@@ -96,6 +96,11 @@ struct PagedSlab {
   int kv_head;
 };
 
+/// True where scores have a cap or a term by position, whose many instructions kernels keep apart.
+__host__ __device__ inline bool has_rare_scores(const AttentionArgs& args) {
+  return args.soft_cap != 0 || args.term.slopes != nullptr || args.term.by_distance != nullptr;
+}
+
 /// Slots of `rows` rows that hold every slab of a batch: sequence b's slabs begin at slot
 /// cu_seqlens[b] * group / rows + b. The slots of two sequences never overlap, so a block finds its
 /// slab by a search alone.
@@ -196,7 +201,8 @@ __device__ void mask_paged_scores(float (&scores)[kBlocks][4], const PagedKernel
 }
 
 /// Finishes the scores of this thread's two rows over a tile of keys from `key` on: scaled, capped,
-/// with the term of ALiBi, times log2(e); -infinity where masked. `row`: the warp's first row.
+/// with the term of ALiBi or that of buckets, times log2(e); -infinity where masked. `row`: the
+/// warp's first row. A term of buckets goes with a causal mask.
 template <int kBlocks>
 __device__ void finish_paged_scores(float (&scores)[kBlocks][4], const PagedKernelParams& params,
                                     const PagedSlab& slab, int row, int key) {
@@ -212,6 +218,14 @@ __device__ void finish_paged_scores(float (&scores)[kBlocks][4], const PagedKern
     const float slope = args.term.slopes == nullptr || r >= slab.rows
                             ? 0
                             : args.term.slopes[slab.kv_head * group + r % group] * -kLog2e;
+    const int farthest = args.term.max_distance;
+    // The number of distance 0, from which those of larger ones go down.
+    const float* const nearest =
+        args.term.by_distance == nullptr || r >= slab.rows
+            ? nullptr
+            : args.term.by_distance +
+                  static_cast<int64_t>(slab.kv_head * group + r % group) * (farthest + 1) +
+                  farthest;
 #pragma unroll
     for (int n = 0; n < kBlocks; ++n) {
 #pragma unroll
@@ -226,6 +240,9 @@ __device__ void finish_paged_scores(float (&scores)[kBlocks][4], const PagedKern
         if (args.term.slopes != nullptr) {
           score = __fmaf_rn(slope, static_cast<float>(abs(at - position)), score);
         }
+        if (nearest != nullptr) {
+          score = __fmaf_rn(nearest[-min(max(position - at, 0), farthest)], kLog2e, score);
+        }
         scores[n][e] = at < low || at > high ? -INFINITY : score;
       }
     }
@@ -233,7 +250,7 @@ __device__ void finish_paged_scores(float (&scores)[kBlocks][4], const PagedKern
 }
 
 /// Finishes the scores of rows row to row + 15 of the slab with the keys from `key` on, without cap
-/// and ALiBi: scaled, and masked where some row does not see some key.
+/// and term: scaled, and masked where some row does not see some key.
 template <int kBlocks>
 __device__ void finish_plain_scores(float (&scores)[kBlocks][4], const PagedKernelParams& params,
                                     const PagedSlab& slab, int row, int key) {
@@ -250,13 +267,12 @@ __device__ void finish_plain_scores(float (&scores)[kBlocks][4], const PagedKern
   mask_paged_scores(scores, params, slab, row, key);
 }
 
-/// Finishes the scores; those with a cap or ALiBi by `finish_rare`, which does what
+/// Finishes the scores; those with a cap or a term by `finish_rare`, which does what
 /// finish_paged_scores does and may keep its instructions out of the common path.
 template <int kBlocks, class FinishRare>
 __device__ void finish_scores(float (&scores)[kBlocks][4], const PagedKernelParams& params,
                               const PagedSlab& slab, int row, int key, FinishRare finish_rare) {
-  const AttentionArgs& args = params.args;
-  if (args.soft_cap != 0 || args.term.slopes != nullptr) return finish_rare();
+  if (has_rare_scores(params.args)) return finish_rare();
   finish_plain_scores(scores, params, slab, row, key);
 }
 

@@ -12,12 +12,13 @@
 
 namespace packhorse::cuda {
 
-/// Chunks of a sequence that queries of this step see: [first, end).
+/// Chunks of a sequence that queries of this step see: [first, end). A sequence without keys has
+/// one chunk, which is empty, so that a block writes zeros to its rows.
 struct ChunkRange {
   int first, end;
   __device__ ChunkRange(const KeyWindow& window, int position, int kv_length, int chunk_keys) {
     first = max(0, position - window.left) / chunk_keys;
-    end = ceil_div(kv_length, chunk_keys);
+    end = max(first + 1, ceil_div(kv_length, chunk_keys));
   }
   __device__ int count() const { return end - first; }
 };

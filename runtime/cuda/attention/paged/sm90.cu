@@ -70,7 +70,7 @@ void launch_attention_pages_sm90(const AttentionArgs& args, const PagedLaunch& h
                                  const KernelStream& stream) {
   PagesSm90Params params{paged_kernel_params(args, stream.caps), {}, {}, {}};
   params.counters = how.counters;
-  const bool rare = args.soft_cap != 0 || args.term.slopes != nullptr;
+  const bool rare = has_rare_scores(args);
   dispatch_pages_sm90(args.q.dtype, args.head_dim, rare, [&]<class T, int kDim, bool kRare>() {
     using Traits = PagesSm90Traits<T, kDim, kRare>;
     params.slab_tokens = Traits::kRows / params.group;

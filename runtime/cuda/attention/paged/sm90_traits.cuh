@@ -26,8 +26,8 @@ struct PagesSm90Params : PagedKernelParams {
   int slots = 0;        // slots for every slab of one key/value head
 };
 
-/// kRare: scores may have a cap or ALiBi's term, whose many instructions the other kernel does
-/// without.
+/// kRare: scores may have a cap or a term (has_rare_scores), whose many instructions the other
+/// kernel does without.
 template <class T_, int kDim_, bool kRare_>
 struct PagesSm90Traits {
   using T = T_;

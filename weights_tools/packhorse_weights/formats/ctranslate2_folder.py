@@ -28,6 +28,8 @@ from packhorse_weights.tensor import LazyTensor, Tensor
 
 FILE = "model.bin"
 _ACTIVATIONS = {0: "relu", 1: "gelu_tanh", 2: "silu", 3: "gelu", 5: "tanh"}
+MULTILINGUAL_ROWS = 51865  # entries of a table of Whisper that has languages
+_GELU = 3  # an encoder of audio has it, whatever its file says
 _LONGEST = 1024  # positions of tables that are computed
 _LONGEST_OF_DISTANCES = 4096  # longest sequence of models without such tables
 # Logit of a token that is never meant, small in float16 too.
@@ -213,8 +215,10 @@ class _Folder:
         self.variables = variables
         self.stacks = [_Stack(variables, name, self.where) for name in ("encoder", "decoder")]
         encoder, decoder = self.stacks
-        self.hidden = encoder.shape(encoder.table)[1]
-        self.shared = self._is_same(encoder, decoder.table, decoder, encoder.table)
+        self.of_speech = self.hears(encoder)
+        self.shared = not self.of_speech and self._is_same(
+            encoder, decoder.table, decoder, encoder.table
+        )
         self.tied = self._same("decoder/projection/weight", f"decoder/{decoder.table}")
         self.from_zero = bool(decoder.number("start_from_zero_embedding", 0))
 
@@ -226,10 +230,25 @@ class _Folder:
     def _is_same(self, encoder: _Stack, of_decoder: str, decoder: _Stack, of_encoder: str) -> bool:
         return self._same(f"{decoder.name}/{of_decoder}", f"{encoder.name}/{of_encoder}")
 
+    def hears(self, stack: _Stack) -> bool:
+        """True for an encoder of audio."""
+        return stack.name == "encoder" and stack.has("conv1/weight")
+
+    def _filters(self, stack: _Stack) -> int:
+        """Numbers of a frame that an encoder of audio reads."""
+        shape = stack.tensor("conv1/weight").shape
+        if len(shape) != 3:
+            raise CheckpointError(f"{self.where}: encoder/conv1/weight has the shape {list(shape)}")
+        return shape[1]
+
+    def _width(self, stack: _Stack) -> int:
+        table = "position_encodings/encodings" if self.hears(stack) else stack.table
+        return stack.shape(table)[1]
+
     def describe(self, stack: _Stack) -> Spec:
         """The stack as `from_layer` takes it."""
         heads = round(stack.number("num_heads", self.variables.scalar("num_heads", 0, self.where)))
-        hidden = stack.shape(stack.table)[1]
+        hidden = self._width(stack)
         first = "layer_0/self_attention"
         rows = stack.shape(f"{first}/linear_0/weight")[0]
         if heads < 1 or rows % (3 * heads):
@@ -237,12 +256,12 @@ class _Folder:
         pre = bool(stack.number("pre_norm", 1))
         rms = not stack.has(f"{first}/layer_norm/beta")
         gated = stack.has("layer_0/ffn/linear_0_noact/weight")
-        activation = round(stack.number("activation", 0))
+        activation = round(stack.number("activation", _GELU if self.hears(stack) else 0))
         if activation not in _ACTIVATIONS:
             raise CheckpointError(f"{self.where}: {stack.name}/activation {activation}: expected "
                                   f"one of {_ACTIVATIONS}")  # fmt: skip
         bias = stack.has(f"{first}/linear_0/bias")
-        scale = stack.embedding_scale(hidden)
+        scale = 1.0 if self.hears(stack) else stack.embedding_scale(hidden)
         is_decoder = stack.name == "decoder"
         attention: Spec = {
             "mask": "causal" if is_decoder else "bidirectional",
@@ -261,19 +280,27 @@ class _Folder:
             }  # fmt: skip
             if not self._one_bias(stack):
                 attention["score_term"]["per_layer"] = True
-        words = self.rows(stack)
+        stem: Spec
+        if self.hears(stack):
+            filters = self._filters(stack)
+            heard = {"features": filters, "activation": "gelu", "positions": positions}
+            stem = {"audio": heard}
+        else:
+            stem = {
+                "vocab_size": self.rows(stack),
+                **({"words": "encoder"} if is_decoder and self.shared else {}),
+                **({"embedding_scale": scale} if scale != 1.0 else {}),
+                "positions": positions,
+            }
         return {
-            "family": "ctranslate2",
-            "vocab_size": words,
-            **({"words": "encoder"} if is_decoder and self.shared else {}),
-            **({"embedding_scale": scale} if scale != 1.0 else {}),
+            "family": "whisper" if self.of_speech else "ctranslate2",
+            **stem,
             "hidden_size": hidden,
             "num_layers": stack.depth,
             "num_heads": heads,
             "head_dim": rows // 3 // heads,
             "intermediate_size": stack.shape("layer_0/ffn/linear_0/weight")[0],
             "max_seqlen": longest,
-            "positions": positions,
             "norm": {
                 "kind": "rms" if rms else "layer",
                 "placement": "pre" if pre else "post",
@@ -340,7 +367,10 @@ class _Folder:
         def add(ours: str, parts: Mapping[str, Tensor]) -> None:
             found.update({f"{ours}.{part}": tensor for part, tensor in parts.items()})
 
-        if stack.name == "encoder" or not self.shared:
+        if self.hears(stack):
+            for i in range(2):
+                add(f"embeddings.convolution.{i}", stack.linear(f"conv{i + 1}"))
+        elif stack.name == "encoder" or not self.shared:
             table = stack.tensor(stack.table)
             rows = self.rows(stack)
             found["embeddings.word"] = table if rows == table.shape[0] else _with_zeros(table)
@@ -445,15 +475,16 @@ def open_ctranslate2(path: Path) -> CTranslate2Model:
     """The model of a folder that holds the model.bin `path`. Raises CheckpointError for kinds of
     models that are not supported, and for what no converter writes."""
     variables = read_ctranslate2(path)
-    if variables.kind != "TransformerSpec":
-        hint = ": models of speech are not supported" if "Whisper" in variables.kind else ""
+    if variables.kind not in ("TransformerSpec", "WhisperSpec"):
         raise CheckpointError(
-            f"{path}: {variables.kind!r:.80} is not supported{hint}; expected 'TransformerSpec', "
-            "an encoder with a decoder"
+            f"{path}: {variables.kind!r:.80} is not supported; expected 'TransformerSpec', an "
+            "encoder with a decoder, or 'WhisperSpec'"
         )
     root = path.parent
     config = optional_config(root / "config.json")
     folder = _Folder(variables, config, path)
+    if folder.of_speech != (variables.kind == "WhisperSpec"):
+        raise CheckpointError(f"{path}: {variables.kind!r} with an encoder of another kind")
     described = [folder.describe(stack) for stack in folder.stacks]
     spec = from_encoder_decoder(*described)
     lm, tensors = folder.head()
@@ -465,6 +496,9 @@ def open_ctranslate2(path: Path) -> CTranslate2Model:
     _check(spec, tensors, str(path))
     for stack in folder.stacks:
         stack.refuse_unread()
+    if folder.of_speech:
+        rows = folder.stacks[1].shape(folder.stacks[1].table)[0]
+        return CTranslate2Model(spec, tensors, ([], []), _speech_settings(config, rows))
     vocabularies = read_vocabularies(root)
     for tokens, stack in zip(vocabularies, folder.stacks, strict=True):
         if len(tokens) != stack.shape(stack.table)[0]:
@@ -493,6 +527,15 @@ def _check(spec: Spec, tensors: Mapping[str, Tensor], where: str) -> None:
             raise CheckpointError(
                 f"{where}: {name} has the shape {list(tensors[name].shape)}, expected {list(shape)}"
             )
+
+
+def _speech_settings(config: Config, rows: int) -> dict[str, Any]:
+    """The end of text, and pairs (layer, head) whose cross attention follows the audio."""
+    found: dict[str, Any] = {"is_multilingual": rows >= MULTILINGUAL_ROWS}
+    found["eos_token_id"] = 50257 if rows >= MULTILINGUAL_ROWS else 50256
+    if "alignment_heads" in config.fields:
+        found["alignment_heads"] = config.fields["alignment_heads"]
+    return found
 
 
 def _settings(config: Config, target: list[str], folder: _Folder) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-#include "model/heads/outputs.h"
+#include "model/heads/output_layout.h"
 
 namespace packhorse {
 

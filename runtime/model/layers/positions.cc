@@ -1,4 +1,4 @@
-#include "model/stem/positions.h"
+#include "model/layers/positions.h"
 
 #include <algorithm>
 #include <bit>

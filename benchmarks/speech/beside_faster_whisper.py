@@ -1,0 +1,92 @@
+"""Transcribes files by Packhorse and by faster-whisper, in a process of its own each, and compares
+times, texts and tokens.
+
+    pip install faster-whisper
+    python benchmarks/speech/beside_faster_whisper.py MODEL talk.wav lecture.flac ... --threads 2
+
+MODEL: a folder of CTranslate2, which both load. Seconds are those of transcription without loading;
+files go one after the other, and by Packhorse all at once besides. CPU seconds are those of the
+process, which other work on the machine hardly changes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import time
+from typing import Any
+
+
+def used() -> float:
+    own = resource.getrusage(resource.RUSAGE_SELF)
+    return own.ru_utime + own.ru_stime
+
+
+def segments(found: Any) -> list[Any]:
+    return [[one.start, one.end, one.text, list(one.tokens)] for one in found]
+
+
+def run(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The texts of an engine, its seconds and CPU seconds."""
+    options = {"beam_size": arguments.beams, "language": arguments.language}
+    if arguments.engine == "faster-whisper":
+        from faster_whisper import WhisperModel
+
+        model: Any = WhisperModel(
+            arguments.model, device="cpu", compute_type=arguments.dtype,
+            cpu_threads=arguments.threads,
+        )  # fmt: skip
+
+        def transcribe() -> list[Any]:
+            return [segments(model.transcribe(file, **options)[0]) for file in arguments.files]
+    else:
+        from packhorse.audio import AudioModel
+
+        model = AudioModel.load(
+            arguments.model, dtype=arguments.dtype, threads=arguments.threads, kv_tokens=65536
+        )
+
+        def transcribe() -> list[Any]:
+            if arguments.engine == "packhorse, all at once":
+                found = model.transcribe(arguments.files, **options)
+            else:
+                found = [model.transcribe(file, **options) for file in arguments.files]
+            return [segments(one.segments) for one in found]
+
+    begin, cpu = time.perf_counter(), used()
+    texts = transcribe()
+    return {"texts": texts, "seconds": time.perf_counter() - begin, "cpu": used() - cpu}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("model")
+    parser.add_argument("files", nargs="+")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--beams", type=int, default=5)
+    parser.add_argument("--language")
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--engine", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.engine is not None:
+        print(json.dumps(run(arguments)))
+        return
+    found = {}
+    for engine in ("packhorse, all at once", "packhorse", "faster-whisper"):
+        command = [sys.executable, *sys.argv, "--engine", engine]
+        output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        found[engine] = json.loads(output.splitlines()[-1])
+        seconds, cpu = found[engine]["seconds"], found[engine]["cpu"]
+        print(f"{engine}: {seconds:.1f} s, {cpu:.1f} CPU s", flush=True)
+    pairs = zip(found["packhorse"]["texts"], found["faster-whisper"]["texts"], strict=True)
+    equal = [one == other for one, other in pairs]
+    print(f"{sum(equal)} of {len(equal)} files have equal tokens and times")
+    same = found["packhorse"]["texts"] == found["packhorse, all at once"]["texts"]
+    print(f"all at once {'equals' if same else 'differs from'} one by one")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""Prompts that models of pages read beside an image: the tokens among which its rows stand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from packhorse.image.settings import Size
+
+_AUGMENTED = 10  # tokens behind a question, whose vectors the model was trained to use
+
+
+@dataclass(frozen=True)
+class TilePrompts:
+    """Prompts of ColModernVBERT (Teiletche et al., arXiv 2510.01149).
+
+    `image`: the text around an image, which stands for it as `<image>`. `query`: begins a question.
+    `rows`: rows of a tile.
+    """
+
+    image: str
+    query: str
+    rows: int
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], rows: int) -> TilePrompts:
+        """Reads a processor_config.json; `rows` is what a tile becomes. Raises ValueError."""
+        given = config.get("image_seq_len")
+        if given is not None and given != rows:
+            raise ValueError(f"image_seq_len is {given!r:.80}, but a tile becomes {rows} rows")
+        image = config.get("visual_prompt_prefix") or (
+            "<|begin_of_text|>User:<image>Describe the image.<end_of_utterance>\nAssistant:"
+        )
+        query = config.get("query_prefix") or ""
+        if not isinstance(image, str) or image.count("<image>") != 1 or not isinstance(query, str):
+            raise ValueError(
+                f"visual_prompt_prefix is {image!r:.80}, query_prefix {query!r:.80}, expected "
+                "texts, the first with one <image>"
+            )
+        return cls(image, query, rows)
+
+    def of_image(self, grid: Size) -> str:
+        """The text of an image that was cut into `grid` tiles."""
+        rows = "<image>" * self.rows
+        text = ""
+        for row in range(grid[0]):
+            for column in range(grid[1]):
+                text += f"<fake_token_around_image><row_{row + 1}_col_{column + 1}>{rows}"
+            text += "\n"
+        text += "\n" if grid[0] else ""
+        whole = f"<fake_token_around_image><global-img>{rows}<fake_token_around_image>"
+        return self.image.replace("<image>", text + whole)
+
+    def of_query(self, text: str) -> str:
+        return self.query + text + "<end_of_utterance>" * _AUGMENTED
+
+
+def read_processor(folder: Path) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """(processor_config.json, the settings of the image processor) of a folder. Raises
+    ValueError."""
+    whole, own = folder / "processor_config.json", folder / "preprocessor_config.json"
+    config = _read(whole) if whole.is_file() else {}
+    images = _read(own) if own.is_file() else config.get("image_processor")
+    if not isinstance(images, dict):
+        raise ValueError(f"{folder} has no settings of an image processor")
+    return config, images
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"{path} is not JSON: {error}") from error
+    if not isinstance(config, dict):
+        raise ValueError(f"{path} is not a JSON object")
+    return config

@@ -1,0 +1,204 @@
+"""A model of images that is served, and the model of texts beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from packhorse.image import ImageModel
+from packhorse.names import OutputName
+from packhorse.patches import PackedPatches, join
+from packhorse.result import FloatArray, RunResult
+from packhorse.serve.errors import ServeError
+from packhorse.serve.models.image_inputs import ImageInput, PixelBudget
+from packhorse.serve.models.image_parts import ImagePartRunner, ImageRequest
+from packhorse.serve.models.model import ServedModel
+from packhorse.serve.models.queue import TokenQueue
+from packhorse.serve.models.served import Served
+from packhorse.serve.models.tokenizing import TokenizerPool
+from packhorse.serve.observability.metrics import Metrics
+from packhorse.serve.settings import ModelSettings, Settings
+from packhorse.text import TextModel
+from packhorse.text.giving_up import checkpoint
+
+_WARM_UP = 4  # images
+_ANY_GRID = 16  # patches in a row and a column, where images may have any size
+
+
+class ImageReading:
+    """A task whose items are images of a request, and whose results are rows of an output, by
+    `shape`. Made for one request: those of several are never read together."""
+
+    def __init__(
+        self,
+        model: ServedImages,
+        output: OutputName,
+        shape: Callable[[FloatArray], Any] = lambda rows: rows,
+    ) -> None:
+        self._model = model
+        self._output = output
+        self._shape = shape
+
+    def prepare(self, images: list[ImageInput], first: int) -> Any:
+        """The `ImageRequest` of the images, which are decoded one after the other."""
+        read = []
+        for one in images:
+            checkpoint()
+            read.append(self._model.read(one))
+        return ImageRequest(join(read), self._output), None
+
+    def finish(self, _images: object, _kept: None, result: RunResult) -> Any:
+        return self._shape(result[self._output])
+
+
+class ServedImages(Served):
+    """A model of images under a name, loaded once for each device. Made by `load_model`.
+
+    texts  the model of texts of the same checkpoint, under the same name; None: there is none
+    """
+
+    def __init__(
+        self,
+        settings: ModelSettings,
+        server: Settings,
+        replicas: Sequence[ImageModel],
+        pool: TokenizerPool,
+        metrics: Metrics,
+    ) -> None:
+        first = replicas[0]
+        processor: Any = first.processor
+        if processor is None:
+            raise ValueError(
+                f"{settings.path}: no preprocessor_config.json, which says how it sees images"
+            )
+        processor.max_pixels = server.max_image_pixels
+        self._model = first
+        self._most_bytes = server.max_image_bytes
+        self._budget = PixelBudget(server.max_image_pixels)
+        self.texts: ServedModel | None = None
+        methods = ["embed_images"]
+        if "logits" in first.session.outputs:
+            methods.append("classify_images")
+        if first.has_texts:
+            texts = [one.texts for one in replicas]
+            self.texts = ServedModel(settings, server, texts, pool, metrics)
+            methods += ["zero_shot", *self.texts.methods]
+        own_pool = TokenizerPool(server.preparing_threads, "image")
+        try:
+            super().__init__(
+                settings,
+                server,
+                replicas,
+                own_pool,
+                metrics,
+                make_runner=lambda one: ImagePartRunner(one.session),
+                warm_up=_warm_up,
+                methods=methods,
+            )
+        except BaseException:
+            own_pool.close()
+            if self.texts is not None:
+                self.texts.queue.close()
+            raise
+
+    @property
+    def text(self) -> TextModel:
+        """The model of texts. Raises ServeError where there is none."""
+        return self.required_texts.text
+
+    @property
+    def required_texts(self) -> ServedModel:
+        """The model of texts. Raises ServeError where there is none."""
+        if self.texts is None:
+            raise ServeError("unsuited", f"model {self.name!r} takes images and no texts")
+        return self.texts
+
+    @property
+    def images(self) -> ImageModel:
+        """The first replica: what all of them have in common is asked of it."""
+        return self._model
+
+    @property
+    def memory_bytes(self) -> int:
+        return super().memory_bytes + (0 if self.texts is None else self.texts.memory_bytes)
+
+    @property
+    def queues(self) -> list[TokenQueue]:
+        return [self.queue, *([] if self.texts is None else self.texts.queues)]
+
+    @property
+    def healthy(self) -> bool:
+        return super().healthy and (self.texts is None or self.texts.healthy)
+
+    def read(self, image: ImageInput) -> PackedPatches:
+        """The patches of an image. Raises ServeError for what is no image, or too much of one."""
+        file = image.file(self._most_bytes)
+        height, width = image.size(file, self._budget.most)
+        with self._budget.room(height * width):
+            try:
+                # Narrow images may become very long ones, which are not made.
+                self._check_tokens(image, self._expected_tokens(height, width))
+                found = self._model.patches([file])
+            except ValueError as error:
+                image.wrong(f": {error}")
+        self._check_tokens(image, self._runner.tokens(found))
+        return found
+
+    def _expected_tokens(self, height: int, width: int) -> int:
+        """Patches of an image of this size, before it is resized."""
+        processor: Any = self._model.processor
+        settings, patch = processor.settings, int(self.session.config["image"]["patch_size"])
+        size = settings.fixed_size or settings.resized(height, width)
+        return int(size[0] // patch) * int(size[1] // patch)
+
+    def _check_tokens(self, image: ImageInput, tokens: int) -> None:
+        most = self._runner.most_tokens
+        if tokens > most:
+            image.wrong(f" becomes {tokens} patches, the model takes {most}")
+
+    def estimate(self, items: list[Any]) -> tuple[int, int]:
+        return len(items) * _tokens_of_one(self._model), 0
+
+    async def close(self) -> None:
+        if self.texts is not None:
+            self.texts.queue.close()
+        self.queue.close()
+        await asyncio.to_thread(self._free)
+
+    def _free(self) -> None:
+        if self.texts is not None:
+            self.texts._free()
+        super()._free()
+        self._pool.close()
+
+
+def _grid(model: ImageModel) -> tuple[int, int]:
+    """Rows and columns of the patches of a typical image."""
+    image = model.session.config["image"]
+    size = image.get("size") or [_ANY_GRID * int(image["patch_size"])] * 2
+    return int(size[0]) // int(image["patch_size"]), int(size[1]) // int(image["patch_size"])
+
+
+def _tokens_of_one(model: ImageModel) -> int:
+    rows, columns = _grid(model)
+    return rows * columns + 1
+
+
+def _warm_up(model: ImageModel) -> tuple[int, float]:
+    """(tokens, seconds) of a batch, after one that pays for what only the first one needs."""
+    session, grid = model.session, _grid(model)
+    image = session.config["image"]
+    most = min(session.max_sequences, session.max_tokens // (_tokens_of_one(model) + 8))
+    count = max(1, min(_WARM_UP, most))
+    elements = int(image["patch_size"]) ** 2 * int(image["channels"])
+    batch = PackedPatches(np.zeros((count * grid[0] * grid[1], elements)), [grid] * count)
+    output: OutputName = "logits" if "logits" in session.outputs else "embedding"
+    for _ in range(2):
+        begin = time.monotonic()
+        session.run(batch, outputs=[output])
+        seconds = time.monotonic() - begin
+    return count * _tokens_of_one(model), seconds

@@ -1,0 +1,114 @@
+#include "cpu/common/wide_groups.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+
+#include "core/math.h"
+#include "cpu/isa/gemm_kernels.h"
+
+namespace packhorse::cpu {
+namespace {
+
+constexpr int64_t kStep = 4;      // input features of a column whose upper bits lie together
+constexpr int64_t kQuarter = 16;  // input features of a column whose lower bits share a word
+constexpr int64_t kWord = sizeof(uint32_t);
+constexpr int64_t kStepBytes = kStep * kStripeColumns;
+constexpr int64_t kQuarterBytes = kQuarter / kStep * kStepBytes + kWord * kStripeColumns;
+constexpr int64_t kScaleBytes = sizeof(uint16_t) * kStripeColumns;
+constexpr int64_t kGroupBytes = kScaleBytes + kWideBlock / kQuarter * kQuarterBytes;
+
+constexpr float kLargest = 511.0f;
+constexpr float kMagic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
+
+float float_of(uint32_t bits) {
+  float value = 0;
+  std::memcpy(&value, &bits, sizeof(value));
+  return value;
+}
+
+// The upper half of the smallest bfloat16 that is not below a number, which is not negative.
+uint16_t round_up_to_bfloat16(float value) {
+  uint32_t bits = 0;
+  std::memcpy(&bits, &value, sizeof(bits));
+  return static_cast<uint16_t>((bits + 0xffff) >> 16);
+}
+
+// The bit of a word at which the lower bits of a feature of a quarter begin.
+int64_t place_of(int64_t feature) {
+  return feature / kStep * 4 + feature % 2 * 2 + feature % kStep / 2 * 16;
+}
+
+// Quantises one group of one column and writes it; `to` is where the column's part of the group
+// begins, without scales. Returns the scale.
+uint16_t pack_group(const float* weight, int64_t count, uint8_t* to) {
+  float most = 0;
+  for (int64_t i = 0; i < count; ++i) most = std::max(most, std::abs(weight[i]));
+  const uint16_t scale = round_up_to_bfloat16(most / kLargest);
+  const float step = float_of(static_cast<uint32_t>(scale) << 16);
+  std::array<int32_t, kWideBlock> values = {};
+  for (int64_t i = 0; i < count; ++i) {
+    const float rounded = step > 0 ? weight[i] / step + kMagic - kMagic : 0.0f;
+    values[static_cast<size_t>(i)] = static_cast<int32_t>(std::clamp(rounded, -kLargest, kLargest));
+  }
+  for (int64_t quarter = 0; quarter < kWideBlock; quarter += kQuarter, to += kQuarterBytes) {
+    uint32_t lower = 0;
+    for (int64_t i = 0; i < kQuarter; ++i) {
+      const int32_t value = values[static_cast<size_t>(quarter + i)];
+      to[i / kStep * kStepBytes + i % kStep] = static_cast<uint8_t>(value >> 2);
+      lower |= static_cast<uint32_t>(value & 3) << place_of(i);
+    }
+    std::memcpy(to + kQuarter / kStep * kStepBytes, &lower, sizeof(lower));
+  }
+  return scale;
+}
+
+}  // namespace
+
+int64_t wide_stripe_bytes(int64_t in_features) {
+  return ceil_div(in_features, kWideBlock) * kGroupBytes;
+}
+
+void pack_wide_rows(const float* rows, int64_t first, int64_t count, int64_t in_features,
+                    void* packed) {
+  const int64_t bytes = wide_stripe_bytes(in_features);
+  auto* stripe = static_cast<uint8_t*>(packed) + first / kStripeColumns * bytes;
+  for (int64_t begin = 0; begin < count; begin += kStripeColumns, stripe += bytes) {
+    const int64_t columns = std::min(kStripeColumns, count - begin);
+    if (columns < kStripeColumns) std::fill_n(stripe, bytes, uint8_t{0});
+    for (int64_t n = 0; n < columns; ++n) {
+      const float* row = rows + (begin + n) * in_features;
+      uint8_t* group = stripe;
+      for (int64_t k = 0; k < in_features; k += kWideBlock, group += kGroupBytes) {
+        const uint16_t scale = pack_group(row + k, std::min(kWideBlock, in_features - k),
+                                          group + kScaleBytes + n * kWord);
+        std::memcpy(group + n * static_cast<int64_t>(sizeof(scale)), &scale, sizeof(scale));
+      }
+    }
+  }
+}
+
+int64_t read_wide_group(const void* packed, int64_t row, int64_t in_features, int64_t first,
+                        float* values) {
+  const int64_t column = row % kStripeColumns;
+  const auto* group = static_cast<const uint8_t*>(packed) +
+                      row / kStripeColumns * wide_stripe_bytes(in_features) +
+                      first / kWideBlock * kGroupBytes;
+  uint16_t bits = 0;
+  std::memcpy(&bits, group + column * static_cast<int64_t>(sizeof(bits)), sizeof(bits));
+  const float scale = float_of(static_cast<uint32_t>(bits) << 16);
+  const int64_t count = std::min(kWideBlock, in_features - first);
+  for (int64_t i = 0; i < count; ++i) {
+    const uint8_t* quarter = group + kScaleBytes + i / kQuarter * kQuarterBytes + column * kWord;
+    const int64_t feature = i % kQuarter;
+    const uint8_t upper = quarter[feature / kStep * kStepBytes + feature % kStep];
+    uint32_t lower = 0;
+    std::memcpy(&lower, quarter + kQuarter / kStep * kStepBytes, sizeof(lower));
+    const auto low = static_cast<int32_t>(lower >> place_of(feature) & 3);
+    values[i] = scale * static_cast<float>(static_cast<int8_t>(upper) * 4 + low);
+  }
+  return count;
+}
+
+}  // namespace packhorse::cpu

@@ -1,0 +1,148 @@
+"""Audio of files, bytes and arrays: rates, channels, and what is refused."""
+
+from __future__ import annotations
+
+import io
+import struct
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from packhorse.audio import load_audio
+
+soundfile = pytest.importorskip("soundfile")
+pytest.importorskip("soxr")
+
+
+def tone(rate: int, seconds: float = 0.5, hertz: float = 440.0) -> np.ndarray:
+    return (0.5 * np.sin(2 * np.pi * hertz * np.arange(int(rate * seconds)) / rate)).astype(
+        np.float32
+    )
+
+
+def written(samples: np.ndarray, rate: int, form: str, kind: str) -> bytes:
+    file = io.BytesIO()
+    soundfile.write(file, samples, rate, format=form, subtype=kind)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("form", "kind", "near"),
+    [
+        ("WAV", "FLOAT", 0),
+        ("WAV", "PCM_16", 4e-5),
+        ("FLAC", "PCM_24", 1e-6),
+        ("WAV", "PCM_U8", 9e-3),
+    ],
+)
+def test_files(form: str, kind: str, near: float, tmp_path: Path) -> None:
+    samples = tone(16000)
+    data = written(samples, 16000, form, kind)
+    path = tmp_path / "a.audio"
+    path.write_bytes(data)
+    for one in (data, bytearray(data), memoryview(data), path, str(path)):
+        found = load_audio(one)
+        assert found.dtype == np.float32
+        np.testing.assert_allclose(found, samples, atol=near)
+
+
+@pytest.mark.parametrize("rate", [8000, 11025, 22050, 44100, 48000])
+def test_rates(rate: int) -> None:
+    """A tone keeps its pitch and loudness; its length is that of the time."""
+    found = load_audio(tone(rate), rate)
+    assert abs(found.size - 8000) <= 1
+    wanted = tone(16000)
+    middle = slice(1000, 7000)
+    np.testing.assert_allclose(found[middle], wanted[middle], atol=2e-3)
+    np.testing.assert_array_equal(load_audio(written(tone(rate), rate, "WAV", "FLOAT")), found)
+
+
+def test_channels_and_integers() -> None:
+    left, right = tone(16000), tone(16000, hertz=1000)
+    stereo = np.stack([left, right], axis=1)
+    np.testing.assert_allclose(load_audio(stereo), (left + right) / 2, atol=1e-7)
+    np.testing.assert_array_equal(
+        load_audio(written(stereo, 16000, "WAV", "FLOAT")), load_audio(stereo)
+    )
+    np.testing.assert_array_equal(load_audio(stereo[:, :1]), left)
+    for kind, scale in ((np.int8, 128), (np.int16, 32768), (np.int32, 2**31)):
+        values = np.array([-scale, 0, scale // 2], kind)
+        np.testing.assert_array_equal(load_audio(values), [-1, 0, 0.5])
+    assert load_audio(left.astype(np.float64)).dtype == np.float32
+
+
+def test_empty() -> None:
+    assert load_audio(np.zeros(0, np.float32)).size == 0
+    assert load_audio(np.zeros((0, 2), np.int16), 44100).size == 0
+    assert load_audio(written(np.zeros(0), 16000, "WAV", "PCM_16")).size == 0
+
+
+def header(channels: int = 1, rate: int = 16000, size: int = 0) -> bytes:
+    """A WAV header that claims so many bytes."""
+    form = struct.pack("<HHIIHH", 1, channels, rate, 2 * channels * rate, 2 * channels, 16)
+    return (
+        b"RIFF"
+        + struct.pack("<I", 0xFFFFFFFF)
+        + b"WAVEfmt "
+        + struct.pack("<I", 16)
+        + form
+        + (b"data" + struct.pack("<I", size))
+    )
+
+
+@pytest.mark.parametrize(
+    ("audio", "message"),
+    [
+        (np.zeros((3, 65), np.float32), "65 channels, expected 1 to 64"),
+        (np.zeros((3, 0), np.float32), "0 channels, expected 1 to 64"),
+        (np.zeros((3, 2, 2), np.float32), r"array of float32 \[3, 2, 2\], expected"),
+        (np.zeros(3, np.uint8), "array of uint8"),
+        (np.array([0, np.nan], np.float32), "nan at sample 1, expected finite numbers"),
+        (np.array([1e300, 0]), "inf at sample 0, expected finite numbers"),
+        (written(np.array([0.0, np.inf]), 16000, "WAV", "FLOAT"), "inf at sample 1"),
+        (b"", "no audio"),
+        (b"RIFF", "no audio"),
+        (b"not audio at all" * 100, "no audio"),
+        (header(channels=0) + bytes(100), "no audio|0 channels"),
+        (written(tone(16000), 16000, "FLAC", "PCM_16")[:3000], "ends after|broken|no audio"),
+    ],
+)
+def test_refused(audio: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        load_audio(audio)
+
+
+def test_claims_make_no_room() -> None:
+    """A header may claim 2^31 samples: what there is of them is read, or refused."""
+    data = header(size=0xFFFFFFF0) + tone(16000).astype(np.float32).tobytes()[:2000]
+    with suppress(ValueError):
+        assert load_audio(data).size <= 1000
+
+
+def test_lengths_and_rates_are_bounded() -> None:
+    with pytest.raises(ValueError, match="0 seconds or more, which is beyond max_seconds = 0.1"):
+        load_audio(tone(16000), max_seconds=0.1)
+    with pytest.raises(ValueError, match="beyond max_seconds"):
+        load_audio(written(tone(16000), 16000, "FLAC", "PCM_16"), max_seconds=0.1)
+    for rate in (0, -1, 10**9, 16000.5, True):
+        with pytest.raises(ValueError, match=r"has a rate of .* Hz, expected 100 to 1048576"):
+            load_audio(tone(16000), rate)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="rate is 16000, expected None beside a file"):
+        load_audio(b"", 16000)
+    with pytest.raises(TypeError, match="audio is a int, expected a path, bytes or a NumPy array"):
+        load_audio(3)  # type: ignore[arg-type]
+    with pytest.raises(FileNotFoundError):
+        load_audio("no such file.wav")
+
+
+def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "soxr", None)
+    with pytest.raises(ModuleNotFoundError, match="soxr"):
+        load_audio(tone(8000), 8000)
+    monkeypatch.setitem(sys.modules, "soundfile", None)
+    monkeypatch.setitem(sys.modules, "av", None)
+    with pytest.raises(ModuleNotFoundError, match="soundfile"):
+        load_audio(written(tone(16000), 16000, "WAV", "PCM_16"))

@@ -1,0 +1,158 @@
+"""Models that make vectors of pages, against transformers (tests/golden/make_pages_golden.py)."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import packhorse
+import pytest
+from image_cases import SIZES, image
+from packhorse import Session
+from packhorse.patches import patches_of
+from packhorse_weights import convert, inspect_checkpoint
+
+pytestmark = pytest.mark.skipif(
+    "cpu" not in packhorse.available_devices(), reason="for the CPU backend"
+)
+if "cpu" in packhorse.available_devices():
+    from packhorse.image import PageModel
+    from packhorse.image.pages import shuffled
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "pages"
+FOLDER = GOLDEN / "colmodernvbert"
+QUERIES = ["where do mules go", "what"]
+IMAGES = range(len(SIZES))
+MAX_ABS_ERROR = 5e-5
+
+
+def golden() -> dict[str, Any]:
+    with np.load(FOLDER / "golden.npz") as arrays:
+        return dict(arrays)
+
+
+@pytest.mark.parametrize("converted", [False, True])
+def test_vectors_and_scores_are_those_of_transformers(converted: bool, tmp_path: Path) -> None:
+    expected = golden()
+    folder = convert(FOLDER, tmp_path / "model") if converted else FOLDER
+    if converted:  # what is read of images lies beside
+        shutil.copy(FOLDER / "processor_config.json", folder)
+    with PageModel.load(folder, max_tokens=48) as model:
+        pages = model.embed_images([image(number) for number in IMAGES])
+        queries = model.embed_queries(QUERIES)
+        for kind, found in (("image", pages), ("query", queries)):
+            for number, vectors in enumerate(found):
+                wanted = expected[f"{kind}_vectors_{number}"]
+                assert vectors.shape == wanted.shape == (len(wanted), model.vector_size)
+                assert np.abs(vectors - wanted).max() <= MAX_ABS_ERROR, (kind, number)
+        np.testing.assert_allclose(model.score(queries, pages), expected["scores"], atol=1e-4)
+        assert (model.embed_queries(QUERIES[1]) == queries[1]).all()
+        assert model.embed_images([]) == []
+        assert model.score([], pages).shape == (0, len(pages))
+
+
+def test_a_page_alone_and_among_others() -> None:
+    with PageModel.load(FOLDER) as model:
+        together = model.embed_images([image(number) for number in IMAGES])
+    with PageModel.load(FOLDER, threads=1, max_sequences=1, max_tokens=16) as model:
+        for number in IMAGES:
+            assert (model.embed_images(image(number))[0] == together[number]).all()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_16_bits(dtype: Any) -> None:
+    expected = golden()
+    with PageModel.load(FOLDER, dtype=dtype) as model:
+        for number, found in enumerate(model.embed_images([image(0), image(4)])):
+            wanted = expected[f"image_vectors_{(0, 4)[number]}"]
+            assert (found * wanted).sum(axis=1).min() > 0.99
+
+
+def test_rows_take_the_place_of_tokens() -> None:
+    """The session of texts: rows among the tokens of several sequences, in order."""
+    expected = golden()
+    session = Session.load(FOLDER, tower="text")
+    width = session.takes_features
+    assert width == 32 * 4
+    ids = [expected["query_ids_0"], expected["image_ids_4"], expected["query_ids_1"]]
+    token = inspect_checkpoint(FOLDER, tower="text").spec["stacks"]["encoder"]["stem"]["rows"]["id"]
+    count = int((ids[1] == token).sum())
+    assert count == 16
+    rows = np.random.default_rng(1).normal(size=(count, width)).astype(np.float32)
+
+    def run(batch: Any, features: Any) -> Any:
+        return session.run(batch, "vectors", features=features).vectors
+
+    alone = run([ids[1]], rows)
+    together = run(ids, rows)
+    assert (together[len(ids[0]) : len(ids[0]) + len(ids[1])] == alone).all()
+    twice = run([ids[1], ids[1]], np.concatenate([rows, rows[::-1]]))
+    assert (twice[: len(alone)] == alone).all()
+    assert (twice[len(alone) :] == run([ids[1]], rows[::-1])).all()
+    assert not (alone == twice[len(alone) :]).all()
+    none = np.empty((0, width), np.float32)
+    assert (run([ids[0]], none) == run([ids[0]], None)).all()
+    assert run([[]], none).shape == (0, 16)
+    for features, message in (
+        (None, "features has 0 rows, but ids has 16 tokens 5"),
+        (rows[1:], "features has 15 rows, but ids has 16 tokens 5"),
+        (rows[:, 1:], "features has 127 columns; the model takes rows of 128"),
+        (rows[0], "features is float32\\[128\\], expected a matrix of floats"),
+        (np.zeros((count, width), int), "expected a matrix of floats"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            run([ids[1]], features)
+    assert (run([ids[1]], rows) == alone).all()
+    with pytest.raises(ValueError, match="this model takes token ids alone"):
+        Session.load(GOLDEN.parent / "bert-gelu").run([[1]], features=rows[:1])
+
+
+def test_sessions_of_colpali() -> None:
+    folder = GOLDEN / "colpali"
+    with np.load(folder / "golden.npz") as arrays:
+        expected = dict(arrays)
+    batch = patches_of(expected["pixels"], 7)
+    rows = Session.load(folder, tower="vision").run(batch, "hidden").hidden
+    texts = Session.load(folder, tower="text")
+    found = texts.run([expected["ids"]], "vectors", features=rows).vectors
+    assert np.abs(found - expected["vectors"]).max() <= MAX_ABS_ERROR
+    with pytest.raises(ValueError, match="no settings of an image processor"):
+        PageModel.load(folder)
+
+
+def test_shuffled_rows() -> None:
+    """A cell of 2 x 2 rows is the four of them, row by row, each after the other."""
+    rows = np.arange(24 + 4, dtype=np.float32)[:, None] * [1, 100]
+    made = shuffled(rows, np.array([[4, 6], [2, 2]], np.int32), 2)
+    assert made.shape == (7, 8)
+    assert made[0, ::2].tolist() == [0, 1, 6, 7]
+    assert made[4, ::2].tolist() == [14, 15, 20, 21]
+    assert made[6, ::2].tolist() == [24, 25, 26, 27]
+    assert shuffled(rows[:0], np.zeros((0, 2), np.int32), 2).shape == (0, 8)
+
+
+def test_questions_with_placeholders_are_refused() -> None:
+    with PageModel.load(FOLDER) as model:
+        with pytest.raises(ValueError, match="texts\\[1\\] has the token 5, which stands for a"):
+            model.embed_queries(["what", "<image>"])
+        with pytest.raises(ValueError, match="image 1: an image of 1 bytes is no JPEG"):
+            model.embed_images([image(0), b"x"])
+        assert len(model.embed_queries(["what"])) == 1
+
+
+def test_folders_that_are_refused(tmp_path: Path) -> None:
+    for number, (changes, message) in enumerate(
+        (
+            ({"image_seq_len": 64}, "image_seq_len is 64, but a tile becomes 4 rows"),
+            ({"visual_prompt_prefix": "no image"}, "expected texts, the first with one <image>"),
+            ({"image_processor": None}, "no settings of an image processor"),
+        )
+    ):
+        folder = shutil.copytree(FOLDER, tmp_path / str(number))
+        path = folder / "processor_config.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+        with pytest.raises(ValueError, match=message):
+            PageModel.load(folder)
