@@ -4,7 +4,8 @@
 
 Run it with a Python that has transformers, torch and ctranslate2. SHAPE is one of SHAPES. Makes hf/
 for Packhorse, and ct2-float32/, ct2-int8/ and ct2-bfloat16/ for CTranslate2. Weights are those that
-transformers begins training with, from a fixed seed.
+transformers begins training with, from a fixed seed, larger by TABLE and MATRICES: so probabilities
+of tokens are as uneven as those of a trained model.
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ SHAPES: dict[str, tuple[type[Any], Any]] = {
     "opus-mt": (transformers.MarianMTModel, OPUS),
     "nllb-600m": (transformers.M2M100ForConditionalGeneration, NLLB),
 }
+TABLE, MATRICES = 6.5, 2.0  # factors
 QUANTIZATIONS = ("float32", "int8", "bfloat16")
 
 
@@ -105,6 +107,9 @@ def main() -> None:
     target = Path(sys.argv[2])
     torch.manual_seed(0)
     model = kind(config).eval()
+    for name, parameter in model.named_parameters():
+        if parameter.ndim == 2 and "embed_positions" not in name:
+            parameter.data *= TABLE if parameter.shape[0] == config.vocab_size else MATRICES
     model.save_pretrained(target / "hf")
     for quantization in QUANTIZATIONS:
         folder = str(target / f"ct2-{quantization}")

@@ -386,6 +386,18 @@ MODELS: tuple[Case, ...] = (
     ),
 )
 
+# Made after the models with heads, so that those before draw what they drew.
+LATER_MODELS = (
+    Case(
+        "umt5",
+        "umt5",
+        config={"feed_forward_proj": "gated-gelu", "relative_attention_max_distance": 40},
+        layout="encoder",
+        pooler=None,
+        lengths=(17, 1, 150, 2, 64),
+    ),
+)
+
 # Two layers of width 32, under the names that most configs use.
 DEFAULTS = {
     "vocab_size": 100,
@@ -400,6 +412,7 @@ _T5 = {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4}
 DEFAULTS_OF: dict[str, dict[str, Any]] = {
     "t5": _T5,
     "mt5": _T5,
+    "umt5": _T5,
     "bert": {"type_vocab_size": 2, "pad_token_id": 0, "layer_norm_eps": 1e-12},
     "roberta": _ROBERTA,
     "xlm-roberta": _ROBERTA,
@@ -420,5 +433,6 @@ _SIZES = {"hidden_size", "num_hidden_layers", "num_attention_heads", "intermedia
 RENAMED = {
     "t5": {*_SIZES, "max_position_embeddings"},
     "mt5": {*_SIZES, "max_position_embeddings"},
+    "umt5": {*_SIZES, "max_position_embeddings"},
     "distilbert": _SIZES,
 }

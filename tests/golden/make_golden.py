@@ -36,7 +36,7 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from golden_cases import DEFAULTS, DEFAULTS_OF, MODELS, RENAMED, Case
+from golden_cases import DEFAULTS, DEFAULTS_OF, LATER_MODELS, MODELS, RENAMED, Case
 from golden_heads import MODELS_WITH_HEADS
 from golden_parts import add_parts
 from torch import nn
@@ -305,7 +305,8 @@ if __name__ == "__main__":
     arguments = parser.parse_args()
     # Drawn for every case, so that each gets the same whichever are made.
     generator = np.random.default_rng(2026)
-    drawn = [(one, random_sequences(one, generator)) for one in MODELS + MODELS_WITH_HEADS]
+    cases = MODELS + MODELS_WITH_HEADS + LATER_MODELS
+    drawn = [(one, random_sequences(one, generator)) for one in cases]
     for one, its_sequences in drawn:
         if not arguments.names or one.name in arguments.names:
             make(one, its_sequences)

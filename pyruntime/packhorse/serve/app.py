@@ -30,6 +30,7 @@ from packhorse.serve.protocols import (
     tei,
     tei_text,
     text_to_text,
+    tgi,
 )
 from packhorse.serve.settings import Settings
 
@@ -61,6 +62,7 @@ LINES = (
         names=field_names.ANSWERS,
     ),
     Route("POST", "/fill-mask", hub_tasks.fill_mask, tei_style, names=field_names.TEI),
+    Route("POST", "/generate", tgi.generate, tei_style),
     Route("POST", "/image-classification", image_tasks.image_classification, tei_style),
     Route(
         "POST",

@@ -37,7 +37,8 @@ struct PerThread {
 
 struct Scratch {
   Scratch(Workspace& workspace, int64_t num_sequences, int64_t head_dim, int threads)
-      : order(workspace.take<int32_t>(num_sequences)),
+      : units(workspace.take<int32_t>(num_sequences + 1)),
+        order(workspace.take<int32_t>(num_sequences)),
         first_task(workspace.take<int64_t>(num_sequences + 1)),
         divided(workspace.take<int64_t>(kDividedPerThread * threads)),
         first_chunk(workspace.take<int64_t>(kDividedPerThread * threads + 1)),
@@ -58,7 +59,8 @@ struct Scratch {
   /// Returns the state of chunk `i` of those in work.
   SoftmaxState of_chunk(int64_t i) const { return state_at(kDividedPerThread * threads_ + i); }
 
-  int32_t* order;        // [num_sequences] by falling number of keys
+  int32_t* units;        // [num_sequences + 1] first sequence of each unit
+  int32_t* order;        // [num_sequences] units by falling number of keys
   int64_t* first_task;   // [num_sequences + 1] in that order
   int64_t* divided;      // tasks whose chunks are divided among threads
   int64_t* first_chunk;  // first chunk of each divided task, in a row of all their chunks
@@ -101,6 +103,9 @@ struct Task {
   int64_t chunks() const { return end - begin; }
 };
 
+// Attention in units: neighbouring sequences whose queries see the same keys, as beams of one
+// source do in cross attention, are one, so that keys are read once for all of them. A row is the
+// same expression whatever rows are beside it.
 class PagedAttention {
  public:
   PagedAttention(const AttentionArgs& args, const Kernels& kernels, ThreadPool& pool)
@@ -112,6 +117,7 @@ class PagedAttention {
         group_(args.num_heads / args.num_kv_heads) {}
 
   void run() {
+    join_sequences();
     order_tasks();
     choose_divided();
     for (int64_t done = 0; done < chunks_divided(); done += kChunksPerThread * pool_.threads()) {
@@ -124,30 +130,45 @@ class PagedAttention {
   }
 
  private:
-  int64_t rows_of(int32_t sequence) const {
+  // True if a sequence has the keys of the one before. Where the mask is causal, queries of both
+  // would stand at other positions in one unit.
+  bool joins(int64_t sequence) const {
+    const PagedKvCache& pages = args_.pages;
+    if (args_.mask.causal || pages.kv_lens[sequence - 1] != pages.kv_lens[sequence]) return false;
+    const int32_t* table = pages.table + sequence * pages.table_stride;
+    const int64_t count = ceil_div(int64_t{pages.kv_lens[sequence]}, kPageTokens);
+    return std::equal(table, table + count, table - pages.table_stride);
+  }
+  void join_sequences() {
+    for (int64_t sequence = 0; sequence < args_.queries.num_sequences; ++sequence) {
+      if (sequence > 0 && joins(sequence)) continue;
+      scratch_.units[num_units_++] = static_cast<int32_t>(sequence);
+    }
+    scratch_.units[num_units_] = static_cast<int32_t>(args_.queries.num_sequences);
+  }
+  int64_t rows_of(int32_t unit) const {
     const int32_t* cu_seqlens = args_.queries.cu_seqlens;
-    return int64_t{cu_seqlens[sequence + 1] - cu_seqlens[sequence]} * group_;
+    return int64_t{cu_seqlens[scratch_.units[unit + 1]] - cu_seqlens[scratch_.units[unit]]} *
+           group_;
   }
   int64_t tile_rows(int64_t rows) const { return rows > kQueryTile ? tile_rows_ : kSmallTile; }
 
   int64_t count_tasks() {
-    const auto sequences = static_cast<int32_t>(args_.queries.num_sequences);
     scratch_.first_task[0] = 0;
-    for (int32_t i = 0; i < sequences; ++i) {
+    for (int32_t i = 0; i < num_units_; ++i) {
       const int64_t rows = rows_of(scratch_.order[i]);
       scratch_.first_task[i + 1] =
           scratch_.first_task[i] + ceil_div(rows, tile_rows(rows)) * args_.num_kv_heads;
     }
-    return scratch_.first_task[sequences];
+    return scratch_.first_task[num_units_];
   }
 
   // Longest first, so that no thread starts a long task when the others are done. A tile reads all
   // keys for itself, so tiles are large where every thread gets enough of them.
   void order_tasks() {
-    const auto sequences = static_cast<int32_t>(args_.queries.num_sequences);
-    for (int32_t i = 0; i < sequences; ++i) scratch_.order[i] = i;
-    std::sort(scratch_.order, scratch_.order + sequences, [&](int32_t a, int32_t b) {
-      return args_.pages.kv_lens[a] > args_.pages.kv_lens[b];
+    for (int32_t i = 0; i < num_units_; ++i) scratch_.order[i] = i;
+    std::sort(scratch_.order, scratch_.order + num_units_, [&](int32_t a, int32_t b) {
+      return args_.pages.kv_lens[scratch_.units[a]] > args_.pages.kv_lens[scratch_.units[b]];
     });
     num_tasks_ = count_tasks();
     while (num_tasks_ < kTasksPerThread * pool_.threads() && tile_rows_ > kSmallTile) {
@@ -178,15 +199,14 @@ class PagedAttention {
            task.tile.rows <= kSmallTile;
   }
 
-  // The tiles of a sequence go from the last, which sees most keys, to the first.
+  // The tiles of a unit go from the last, which sees most keys, to the first.
   Task task_at(int64_t index) const {
     const int64_t* first =
-        std::upper_bound(scratch_.first_task, scratch_.first_task + args_.queries.num_sequences,
-                         index) -
-        1;
-    const int32_t sequence = scratch_.order[first - scratch_.first_task];
+        std::upper_bound(scratch_.first_task, scratch_.first_task + num_units_, index) - 1;
+    const int32_t unit = scratch_.order[first - scratch_.first_task];
+    const int32_t sequence = scratch_.units[unit];
     const int64_t head = (index - *first) % args_.num_kv_heads;
-    const int64_t rows = rows_of(sequence);
+    const int64_t rows = rows_of(unit);
     const int64_t kv_len = args_.pages.kv_lens[sequence];
     const int64_t query = args_.queries.cu_seqlens[sequence];
     const int64_t column = head * group_ * args_.head_dim;
@@ -299,6 +319,7 @@ class PagedAttention {
   const Scratch scratch_;
   const int64_t group_;
   int64_t tile_rows_ = kQueryTile;
+  int32_t num_units_ = 0;
   int64_t num_tasks_ = 0;
   int64_t num_divided_ = 0;
   int64_t most_chunks_ = 0;

@@ -17,6 +17,9 @@
 
 namespace packhorse::cpu {
 
+/// Numbers of which block_maxima makes one.
+inline constexpr int64_t kMaximaBlock = 256;
+
 struct Kernels {
   void (*norm_rows[2][2])(const NormRows&);  // [dtype of x][dtype of residual and out]
   void (*embed_row[2])(const EmbedRow&);
@@ -29,6 +32,9 @@ struct Kernels {
   void (*rotate_row[2])(const RotateRow&);
   /// Sum of exp(x[i] - largest) of `count` numbers, none of which is above `largest`.
   double (*sum_of_exp)(const float* x, int64_t count, float largest);
+  /// maxima[i] = the largest of x[kMaximaBlock * i] and those behind it up to the next block, or
+  /// -infinity where all are NaN.
+  void (*block_maxima)(const float* x, int64_t count, float* maxima);
   void (*attention[2])(const AttentionTile&);
   void (*pack_paged_queries[2])(const PagedTile&);  // [dtype of q], before attend_chunk
   void (*quantize_head[2])(const QuantizeHead&);    // [dtype of x]

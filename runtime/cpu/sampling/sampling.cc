@@ -18,11 +18,13 @@ struct Scratch {
       : vocab_size(vocab_size),
         weights(workspace.take<uint64_t>(threads * vocab_size)),
         keys(workspace.take<uint32_t>(threads * vocab_size)),
+        maxima(workspace.take<float>(threads * ceil_div(vocab_size, kMaximaBlock))),
         unbiased(workspace.take<float>(num_biases)) {}
 
   int64_t vocab_size;
   uint64_t* weights;  // [threads, vocab_size]
   uint32_t* keys;     // [threads, vocab_size]
+  float* maxima;      // [threads, ceil(vocab_size / kMaximaBlock)]
   float* unbiased;    // [num_biases] logits before a bias was added
 };
 
@@ -66,16 +68,17 @@ Selected select(std::span<const uint32_t> keys, uint64_t target, Weight weight) 
 }
 
 // Writes the `count` tokens with the largest keys, the largest first and of equal ones the lower,
-// with these keys. `largest_of(begin, end)` is no less than the keys of the tokens in between, so
-// that few blocks are looked at token by token.
+// with these keys. `largest_of(block)` is no less than the keys of the tokens of this block, so that
+// few blocks are looked at token by token.
 template <class KeyOf, class LargestOf>
 void write_largest(size_t size, size_t count, KeyOf key_of, LargestOf largest_of, int32_t* tokens,
                    uint32_t* keys) {
-  constexpr size_t kBlock = 256;
+  constexpr auto kBlock = static_cast<size_t>(kMaximaBlock);
   size_t found = 0;
-  for (size_t begin = 0; begin < size; begin += kBlock) {
+  for (size_t block = 0; block * kBlock < size; ++block) {
+    const size_t begin = block * kBlock;
     const size_t end = std::min(begin + kBlock, size);
-    if (found == count && largest_of(begin, end) <= keys[count - 1]) continue;
+    if (found == count && largest_of(block) <= keys[count - 1]) continue;
     for (size_t token = begin; token < end; ++token) {
       const uint32_t key = key_of(token);
       if (found == count && key <= keys[count - 1]) continue;
@@ -103,6 +106,8 @@ class Row {
                 static_cast<size_t>(args.logits.columns())),
         weights_(scratch.weights + worker * scratch.vocab_size, logits_.size()),
         keys_(scratch.keys + worker * scratch.vocab_size, logits_.size()),
+        maxima_(scratch.maxima + worker * ceil_div(scratch.vocab_size, kMaximaBlock),
+                static_cast<size_t>(ceil_div(scratch.vocab_size, kMaximaBlock))),
         unbiased_(scratch.unbiased) {}
 
   void run() {
@@ -145,12 +150,12 @@ class Row {
     if (together > best_text) std::ranges::fill(texts, -INFINITY);
   }
 
-  // log of the sum of exp over all logits.
+  // log of the sum of exp over all logits. Fills maxima_.
   double log_sum() const {
-    float largest = -INFINITY;
-    for (float logit : logits_) largest = std::max(largest, logit);
-    if (largest == -INFINITY) return 0;
     const auto count = static_cast<int64_t>(logits_.size());
+    kernels_.block_maxima(logits_.data(), count, maxima_.data());
+    const float largest = *std::ranges::max_element(maxima_);
+    if (largest == -INFINITY) return 0;
     return largest + std::log(kernels_.sum_of_exp(logits_.data(), count, largest));
   }
 
@@ -179,27 +184,22 @@ class Row {
     }
   }
 
-  // The most likely tokens by `of`, which never falls, of their logits.
+  // The most likely tokens by `of`, which never falls, of their logits. Reads maxima_.
   template <class Of>
   void write_top_logits(double normalizer, Of of) const {
     write_top(
         normalizer, [&](size_t token) { return logit_key(of(logits_[token])); },
-        [&](size_t begin, size_t end) {
-          float largest = -INFINITY;
-          for (size_t i = begin; i < end; ++i) {
-            largest = logits_[i] > largest ? logits_[i] : largest;
-          }
-          return logit_key(of(largest));
-        });
+        [&](size_t block) { return logit_key(of(maxima_[block])); });
   }
 
   // The most likely tokens by keys_.
   void write_top_keys() const {
     write_top(
         0, [&](size_t token) { return keys_[token]; },
-        [&](size_t begin, size_t end) {
-          return *std::max_element(keys_.begin() + static_cast<ptrdiff_t>(begin),
-                                   keys_.begin() + static_cast<ptrdiff_t>(end));
+        [&](size_t block) {
+          const size_t first = block * static_cast<size_t>(kMaximaBlock);
+          const size_t size = std::min(static_cast<size_t>(kMaximaBlock), keys_.size() - first);
+          return *std::ranges::max_element(keys_.subspan(first, size));
         });
   }
 
@@ -255,22 +255,11 @@ class Row {
 
   // The first token with the largest key, where every token may come as it is.
   size_t most_likely() const {
-    // Keys as signed numbers, since this compiles to vector code.
-    const auto key = [](float logit) {
-      return static_cast<int32_t>(logit_key(logit) ^ 0x80000000u);
-    };
-    constexpr size_t kBlock = 512;
-    int32_t largest = INT32_MIN;
-    size_t token = 0;  // the first of the first block that has it
-    for (size_t begin = 0; begin < logits_.size(); begin += kBlock) {
-      int32_t of_block = INT32_MIN;
-      const size_t end = std::min(begin + kBlock, logits_.size());
-      for (size_t i = begin; i < end; ++i) of_block = std::max(of_block, key(logits_[i]));
-      if (of_block <= largest) continue;
-      largest = of_block;
-      token = begin;
-    }
-    while (key(logits_[token]) != largest) ++token;
+    kernels_.block_maxima(logits_.data(), static_cast<int64_t>(logits_.size()), maxima_.data());
+    const auto block = std::ranges::max_element(maxima_);
+    const uint32_t largest = logit_key(*block);
+    auto token = static_cast<size_t>((block - maxima_.begin()) * kMaximaBlock);
+    while (logit_key(logits_[token]) != largest) ++token;
     return token;
   }
 
@@ -322,6 +311,7 @@ class Row {
   const std::span<float> logits_;
   const std::span<uint64_t> weights_;
   const std::span<uint32_t> keys_;
+  const std::span<float> maxima_;  // largest logit of each block
   float* const unbiased_;
   bool filtered_ = false;  // the logits are what the settings have made of them
 };

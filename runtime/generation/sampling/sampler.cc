@@ -54,7 +54,10 @@ SamplerBuffers take_sampler_buffers(const SamplerShape& shape, const LastingBuff
   SamplerBuffers buffers;
   buffers.lasting = lasting;
   buffers.head = take_lm(weights, rows, HeadArena{arena, ops, {}, dtype});
-  buffers.logits = arena.take_matrix("logits", rows, shape.vocab_size, DType::kFloat32);
+  // The head's own result, where it is float32 already.
+  buffers.logits = dtype == DType::kFloat32 && rows > 0
+                       ? buffers.head.padded.column_slice(0, shape.vocab_size)
+                       : arena.take_matrix("logits", rows, shape.vocab_size, DType::kFloat32);
   SampleArgs args;
   args.logits = buffers.logits;
   args.num_biases = rows * kMostBiases;

@@ -58,6 +58,8 @@ void make_lm_logits(const LmSpec& spec, const LmWeights& weights, const LmScratc
               .norm = {},
               .out = padded,
               .workspace = buffers.workspace});
+  const bool in_place = out.data == padded.data;
+  if (in_place && spec.scale == 1 && spec.soft_cap == 0) return;
   ops.cast({.x = padded.column_slice(0, out.columns()),
             .out = out,
             .scale = spec.scale,

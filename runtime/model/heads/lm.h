@@ -21,7 +21,8 @@ LmWeights build_lm(const Spec& spec, const StemWeights& stem, LayerPacker& packe
 /// Takes scratch for `rows` rows.
 LmScratch take_lm(const LmWeights& weights, int64_t rows, const HeadArena& arena);
 /// Makes logits of the rows `x` [n, E], which may be `buffers.input`. `out` is [n, vocab_size]
-/// float32. `row_count`, if not null, is in device memory: rows from that number on become zeros.
+/// float32, or the first columns of `buffers.padded`. `row_count`, if not null, is in device
+/// memory: rows from that number on become zeros.
 void make_lm_logits(const LmSpec& spec, const LmWeights& weights, const LmScratch& buffers,
                     const TensorView& x, const TensorView& out, const int32_t* row_count, Ops& ops);
 /// Makes logits of the rows that the caller chose. `out` is [num_predictions, vocab_size] float32.

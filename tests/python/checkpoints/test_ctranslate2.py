@@ -105,3 +105,12 @@ def test_settings_that_name_no_token(tmp_path: Path) -> None:
     (folder / "config.json").write_text(json.dumps({"eos_token": "<eos>"}))
     with pytest.raises(CheckpointError, match="eos_token '<eos>' is no token of the target's"):
         inspect_checkpoint(folder)
+
+
+def test_a_vocabulary_map_changes_nothing(tmp_path: Path) -> None:
+    """As in CTranslate2, which reads it only where it is told to."""
+    folder = shutil.copytree(FOLDERS / "marian", tmp_path / "mapped")
+    (folder / "vmap.txt").write_text("token 5\ttoken 6 token 7\n")
+    plain, mapped = inspect_checkpoint(FOLDERS / "marian"), inspect_checkpoint(folder)
+    assert mapped.spec == plain.spec
+    assert mapped.names == plain.names

@@ -278,3 +278,37 @@ def test_errors_name_what_does_not_fit(options: dict[str, Any], message: str) ->
         ops.sample(np.zeros((2, VOCAB_SIZE), np.float32), **options)
     with pytest.raises(ValueError, match="logits has shape"):
         ops.sample(np.zeros(5, np.float32))
+
+
+@pytest.mark.parametrize("vocabulary", [1, 15, 64, 255, 256, 257, 300, 512, 1025, 4111])
+@pytest.mark.parametrize("beam", [False, True], ids=["tokens", "beam"])
+def test_most_likely_tokens_of_any_vocabulary(
+    device: str, rng: np.random.Generator, vocabulary: int, beam: bool
+) -> None:
+    """The largest logits and the token of the largest, wherever in the row they lie; equal ones,
+    infinities and, as -infinity, NaN among them."""
+    rows = rng.normal(0, 3, (9, vocabulary)).astype(np.float32)
+    rows[1] = np.round(rows[1])  # many are equal
+    rows[2, -1] = 50
+    rows[3, vocabulary // 2 + 1 :] = -np.inf
+    rows[4, rng.integers(0, vocabulary, vocabulary // 3)] = np.nan
+    rows[5] = np.where(rng.random(vocabulary) < 0.5, np.float32(0), np.float32(-0.0))
+    rows[6] = -40 - np.arange(vocabulary) % 7
+    rows[7], rows[7, 0] = -np.inf, 1
+    most = 9
+    found = ops.sample(rows, device=device, top=most, beam=beam)
+    known = np.where(np.isnan(rows), -np.inf, rows)
+    logprobs = log_softmax(known)
+    order = np.argsort(-known, axis=1, kind="stable")[:, :most]
+    count = order.shape[1]
+    if not beam:
+        assert found.top_tokens[:, :count].tolist() == order.tolist()
+        finite = np.isfinite(known.max(1))
+        assert found.tokens[finite].tolist() == order[finite, 0].tolist()
+    top = np.take_along_axis(logprobs, found.top_tokens[:, :count].astype(np.int64), 1)
+    expected = np.take_along_axis(logprobs, order, 1)
+    numbers = ~np.isnan(rows).any(1)  # others have no log-probabilities
+    told = found.top_logprobs[numbers, :count]
+    np.testing.assert_allclose(told, expected[numbers], atol=1e-5)
+    np.testing.assert_allclose(top[numbers], expected[numbers], atol=1e-5)
+    assert (found.top_tokens[:, count:] == -1).all()

@@ -49,6 +49,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/score": {"text_1": "a", "text_2": TEXTS},
     "/v2/embed": {"texts": TEXTS, "model": "minilm"},
     "/v2/rerank": {"query": "a", "documents": TEXTS},
+    "/generate": {"inputs": "tr", "model": "lm", "parameters": {"max_new_tokens": 5}},
     "/v1/completions": {"prompt": "tr", "max_tokens": 9, "temperature": 0},
     CHAT: {
         "messages": [{"role": "user", "content": "tr"}],

@@ -78,6 +78,55 @@ def test_completions(client: Client, models: dict[str, TextModel]) -> None:
     assert sampled.json["choices"][0]["text"] == expected
 
 
+def test_generate(client: Client, models: dict[str, TextModel]) -> None:
+    """The fields of text-generation-inference, beside what TextModel gives for them."""
+    model = models["marian"]
+    made = model.generate(TEXTS[0], details=True, logprobs=0, max_new_tokens=100)
+    parameters = {"details": True, "stop": []}
+    answer = client.post("/generate", {"inputs": TEXTS[0], "parameters": parameters})
+    assert answer.status == 200, answer.json
+    assert answer.json["generated_text"] == made.text
+    details = answer.json["details"]
+    assert [one["id"] for one in details["tokens"]] == list(made.ids)
+    assert [one["logprob"] for one in details["tokens"]] == pytest.approx(made.logprobs)
+    specials = {model.tokenizer.id_of(name) for name in ("</s>", "<pad>")}
+    assert [one["special"] for one in details["tokens"]] == [i in specials for i in made.ids]
+    assert details["generated_tokens"] == len(made.ids)
+    assert details["finish_reason"] == ("eos_token" if made.finish_reason == "stop" else "length")
+    assert details["seed"] is None
+
+    sampled = {"temperature": 0.7, "top_k": 9, "seed": 5, "max_new_tokens": 8, "details": True}
+    answer = client.post("/generate", {"inputs": TEXTS[0], "parameters": sampled})
+    options = {"temperature": 0.7, "top_k": 9, "seed": 5, "max_new_tokens": 8, "num_beams": 1}
+    assert answer.json["generated_text"] == model.generate(TEXTS[0], **options)
+    assert answer.json["details"]["seed"] == 5
+
+    plain = client.post("/generate", {"inputs": TEXTS[0], "parameters": {"max_new_tokens": 8}})
+    assert set(plain.json) == {"generated_text"}
+    stop = plain.json["generated_text"][2:5]
+    parameters = {"max_new_tokens": 8, "stop": [stop], "details": True}
+    cut = client.post("/generate", {"inputs": TEXTS[0], "parameters": parameters}).json
+    assert cut["generated_text"].endswith(stop)
+    assert cut["details"]["finish_reason"] == "stop_sequence"
+    assert plain.json["generated_text"].startswith(cut["generated_text"])
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"return_full_text": True}, "return_full_text is not supported"),
+        ({"best_of": 2}, "best_of is not supported"),
+        ({"watermark": True}, "watermark is not supported"),
+        ({"temperature": 0}, "temperature is 0"),
+        ({"max_new_tokens": 0}, "max_new_tokens is 0"),
+    ],
+)
+def test_generate_refuses(client: Client, parameters: dict[str, object], message: str) -> None:
+    answer = client.post("/generate", {"inputs": "a", "parameters": parameters})
+    assert answer.status == 422, answer.json
+    assert message in str(answer.json)
+
+
 @pytest.mark.parametrize(
     ("body", "status", "message"),
     [

@@ -285,3 +285,11 @@ def test_models_without_an_encoder(tmp_path: Path) -> None:
         for method in (model.translate, model.summarize):
             with pytest.raises(ValueError, match="this model has no encoder beside its decoder"):
                 method("a")
+
+
+def test_vocabulary_maps_are_refused_by_name(models: Any) -> None:
+    model = models("marian")
+    for call in (model.translate, model.summarize):
+        with pytest.raises(ValueError, match="use_vmap: maps of vocabularies .* by allowed_ids"):
+            call(TEXTS, use_vmap=True)
+    assert len(model.translate(TEXTS)) == 3

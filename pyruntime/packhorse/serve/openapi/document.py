@@ -30,7 +30,7 @@ class Operation(NamedTuple):
 
 
 _TEI, _OPENAI, _COHERE, _RERANK, _SERVER = "TEI", "OpenAI", "Cohere", "Rerankers", "Server"
-_HUB = "Hugging Face"
+_HUB, _TGI = "Hugging Face", "TGI"
 OPERATIONS = (
     Operation("post", "/", _TEI, "Task of the first model", "RootResponse", "RootRequest"),
     Operation("post", "/embed", _TEI, "Embeddings", "EmbedResponse", "EmbedRequest"),
@@ -70,6 +70,14 @@ OPERATIONS = (
         "QuestionAnsweringRequest",
     ),
     Operation("post", "/fill-mask", _HUB, "Words for masks", "FillMaskResponse", "FillMaskRequest"),
+    Operation(
+        "post",
+        "/generate",
+        _TGI,
+        "A text after a prompt, or of a source",
+        "GenerateResponse",
+        "GenerateRequest",
+    ),
     Operation(
         "post",
         "/image-classification",
@@ -184,6 +192,7 @@ _TEI_ERRORS = ("ErrorResponse", (400, 401, 403, 404, 413, 422, 424, 429, 500, 50
 _ERRORS = {
     _TEI: _TEI_ERRORS,
     _HUB: _TEI_ERRORS,
+    _TGI: _TEI_ERRORS,
     _SERVER: ("ErrorResponse", (400, 401, 403, 404, 409, 413, 422, 424, 500, 503, 504)),
     _OPENAI: ("OpenAIError", (400, 401, 403, 404, 413, 429, 500, 503, 504)),
     _RERANK: ("OpenAIError", (400, 401, 403, 404, 413, 429, 500, 503, 504)),

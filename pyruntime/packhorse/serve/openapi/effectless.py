@@ -40,6 +40,16 @@ RANKING: Effectless = {
 
 OF_TEXTS: Effectless = _OF_ALL  # for routes for labels and tokens
 
+# text-generation-inference, within "parameters"
+TGI_PARAMETERS: Effectless = {
+    "best_of": (1,),
+    "decoder_input_details": (False,),
+    "top_n_tokens": (0,),
+    "typical_p": (1,),
+    "watermark": (False,),
+    "adapter_id": ("",),
+}
+
 GENERATION: Effectless = {
     **_OF_ALL,
     # OpenAI

@@ -8,7 +8,7 @@ from typing import Any
 
 from packhorse.load_options import TextLoadOptions
 from packhorse.option_fields import choices_of, hints_of, kinds_of, said
-from packhorse.serve.openapi.effectless import EMBEDDING, OF_TEXTS, RANKING
+from packhorse.serve.openapi.effectless import EMBEDDING, OF_TEXTS, RANKING, TGI_PARAMETERS
 from packhorse.serve.openapi.parts import (
     COUNT,
     FLAG,
@@ -95,6 +95,21 @@ _GENERATE_PARAMETERS = thing(
         ),
         "early_stopping": optional(constant(True, False, "never")),
     },
+)
+
+_TGI_TOKEN = closed({"id": COUNT, "text": TEXT, "logprob": NUMBER, "special": FLAG})
+_TGI_PARAMETERS = request(
+    {},
+    {
+        **dict.fromkeys(("max_new_tokens", "top_k", "truncate"), optional(_least(1))),
+        **dict.fromkeys(
+            ("temperature", "top_p", "repetition_penalty", "frequency_penalty"), optional(NUMBER)
+        ),
+        **dict.fromkeys(("details", "do_sample", "return_full_text"), optional(FLAG)),
+        "seed": optional(COUNT),
+        "stop": optional(TEXTS),
+    },
+    TGI_PARAMETERS,
 )
 
 
@@ -277,6 +292,23 @@ SCHEMAS: dict[str, Schema] = {
     "TranslateResponse": one_of(_TRANSLATION, array(_TRANSLATION)),
     "SummarizeRequest": _to_text({}),
     "SummarizeResponse": one_of(_SUMMARY, array(_SUMMARY)),
+    "GenerateRequest": request(
+        {"inputs": TEXT}, {"parameters": optional(_TGI_PARAMETERS), "model": MODEL}, OF_TEXTS
+    ),
+    "GenerateResponse": closed(
+        {"generated_text": TEXT},
+        {
+            "details": closed(
+                {
+                    "finish_reason": constant("length", "eos_token", "stop_sequence"),
+                    "generated_tokens": COUNT,
+                    "seed": optional(COUNT),
+                    "prefill": array(_TGI_TOKEN),
+                    "tokens": array(_TGI_TOKEN),
+                }
+            )
+        },
+    ),
     "FillMaskRequest": request(
         {"inputs": _SIDE},
         {

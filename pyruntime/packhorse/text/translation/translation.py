@@ -95,6 +95,11 @@ class TextToText:
         split: Split,
         options: Mapping[str, Any],
     ) -> Conversion:
+        if "use_vmap" in options:
+            raise ValueError(
+                "use_vmap: maps of vocabularies (vmap.txt of CTranslate2) are not read, all tokens "
+                "compete; leave it out, or name the tokens that may be chosen by allowed_ids"
+            )
         check_options(method, options, GenerateCall)
         if split not in SPLITS:
             raise ValueError(f"split {split!r:.80} is not one of {', '.join(SPLITS)}")
