@@ -109,6 +109,7 @@ def header(channels: int = 1, rate: int = 16000, size: int = 0) -> bytes:
         (header(channels=0) + bytes(100), "no audio|0 channels"),
         (written(tone(16000), 16000, "FLAC", "PCM_16")[:3000], "ends after|broken|no audio"),
     ],
+    ids=lambda value: value if isinstance(value, str) else "",  # a file says when it was written
 )
 def test_refused(audio: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
