@@ -27,6 +27,9 @@ const std::array<Root, kWindow>& roots() {
   return all;
 }
 
+// A place in a buffer; all are below kWindow.
+constexpr size_t index(int place) { return static_cast<size_t>(place); }
+
 // One stage of Stockham's form of the transform: sub-transforms of length `length` become ones of
 // `length` * Radix. Complex number i of a buffer is its elements 2 i and 2 i + 1.
 template <int Radix>
@@ -39,9 +42,9 @@ void stage(int length, const std::array<Lanes, kWindow>& from, std::array<Lanes,
     for (int g = 0; g < groups; ++g) {
       for (int r = 0; r < Radix; ++r) {
         // The input of this sub-transform, turned by its place.
-        const auto at = static_cast<size_t>(2 * (length * (g + groups * r) + j));
-        const Root w = root[static_cast<size_t>(2 * groups * r * j % kWindow)];
-        const auto part = static_cast<size_t>(r);
+        const size_t at = index(2 * (length * (g + groups * r) + j));
+        const Root w = root[index(2 * groups * r * j % kWindow)];
+        const size_t part = index(r);
         for (size_t lane = 0; lane < kLanes; ++lane) {
           const double a = from[at][lane];
           const double b = from[at + 1][lane];
@@ -50,12 +53,12 @@ void stage(int length, const std::array<Lanes, kWindow>& from, std::array<Lanes,
         }
       }
       for (int k = 0; k < Radix; ++k) {
-        const auto at = static_cast<size_t>(2 * (length * (Radix * g + k) + j));
+        const size_t at = index(2 * (length * (Radix * g + k) + j));
         Lanes sum_re = re[0];
         Lanes sum_im = im[0];
         for (int r = 1; r < Radix; ++r) {
-          const Root w = root[static_cast<size_t>(kWindow / Radix * (k * r % Radix))];
-          const auto part = static_cast<size_t>(r);
+          const Root w = root[index(kWindow / Radix * (k * r % Radix))];
+          const size_t part = index(r);
           for (size_t lane = 0; lane < kLanes; ++lane) {
             sum_re[lane] += re[part][lane] * w.re - im[part][lane] * w.im;
             sum_im[lane] += re[part][lane] * w.im + im[part][lane] * w.re;

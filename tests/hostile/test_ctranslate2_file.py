@@ -103,8 +103,8 @@ def test_what_the_cases_change_is_read(tmp_path: Path) -> None:
 
 
 def test_another_kind_of_model(tmp_path: Path) -> None:
-    (tmp_path / "model.bin").write_bytes(model(variable(), kind="WhisperSpec"))
-    with pytest.raises(CheckpointError, match="'WhisperSpec' is not supported: models of speech"):
+    (tmp_path / "model.bin").write_bytes(model(variable(), kind="Wav2Vec2Spec"))
+    with pytest.raises(CheckpointError, match="'Wav2Vec2Spec' is not supported; expected 'Trans"):
         inspect_checkpoint(tmp_path)
 
 

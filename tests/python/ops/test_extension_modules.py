@@ -19,7 +19,7 @@ X = np.ones((2, 8), np.float32)
 def test_modules_serve_every_version() -> None:
     folder = Path(packhorse.__file__).parent / "_native"
     names = sorted(path.name for path in folder.glob("*.so"))
-    modules = ("device", "generation", "image", "ops", "session")
+    modules = ("audio", "device", "generation", "image", "ops", "session")
     assert names == [f"{module}.abi3.so" for module in modules]
 
 

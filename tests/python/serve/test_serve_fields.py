@@ -111,6 +111,7 @@ def test_the_bodies_are_those_of_all_routes() -> None:
     posts = {path for path, item in document()["paths"].items() if "post" in item}
     others = {"/", "/embeddings", "/score", "/question-answering", "/models"}
     others |= {"/translate", "/summarize"}  # test_serve_text_to_text.py has them
+    others |= {"/v1/audio/transcriptions", "/v1/audio/translations"}  # test_serve_audio.py has them
     assert posts - others - {"/models/{name}/reload"} == BODIES.keys()
 
 
