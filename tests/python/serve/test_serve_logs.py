@@ -80,9 +80,11 @@ def shown_on(terminal: bool, style: str, monkeypatch: pytest.MonkeyPatch) -> lis
         with to_stderr("info", style):
             log(logging.INFO, "loaded", model="m", memory_bytes=92_134_000, devices=["cpu"])
             log(logging.INFO, "request", model="", source="a folder")
-        found = os.read(reader, 1000).decode()
+        found = b""
+        while found.count(b"\n") < 2:  # a terminal gives one line at a time
+            found += os.read(reader, 1000)
     os.close(reader)
-    return found.splitlines()
+    return found.decode().splitlines()
 
 
 @pytest.mark.parametrize(
