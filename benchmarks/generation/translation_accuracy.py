@@ -1,4 +1,4 @@
-"""How far translation models in fewer bits are from themselves in float32.
+"""Distance of translation models in fewer bits from themselves in float32.
 
     python benchmarks/generation/cpu_translation_models.py opus-mt FOLDER
     python benchmarks/generation/translation_accuracy.py FOLDER/hf
