@@ -68,8 +68,8 @@ Selected select(std::span<const uint32_t> keys, uint64_t target, Weight weight) 
 }
 
 // Writes the `count` tokens with the largest keys, the largest first and of equal ones the lower,
-// with these keys. `largest_of(block)` is no less than the keys of the tokens of this block, so that
-// few blocks are looked at token by token.
+// with these keys. `largest_of(block)` is no less than the keys of the tokens of this block, so
+// that few blocks are looked at token by token.
 template <class KeyOf, class LargestOf>
 void write_largest(size_t size, size_t count, KeyOf key_of, LargestOf largest_of, int32_t* tokens,
                    uint32_t* keys) {
