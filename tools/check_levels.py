@@ -146,7 +146,7 @@ def _upwards(rooms: dict[str, str]) -> dict[str, str]:
 # may be a room of its own.
 # `packhorse` may import all of `packhorse_weights`, which knows nothing of it. The `__init__.py` of
 # both take from anywhere the names that users import.
-# What runs models.
+# Rooms that run models.
 _MODELS = "top generation image text text.generation text.tasks text.tokenization"
 MAY_IMPORT = {
     "packhorse": {

@@ -134,7 +134,7 @@ class Checkpoint:
 class ModelFiles:
     """Files and tensors that a session loads from.
 
-    spec: docs/spec.md. names: ours -> theirs, for every tensor of the spec.
+    spec: docs/developer/spec.md. names: ours -> theirs, for every tensor of the spec.
     safetensors: files that hold the tensors under *their* names, where `tensors` is None.
     tensors: otherwise, the tensors under *our* names, C-contiguous, float32, float16 or bfloat16
         (as uint16); they are read-only and may be views of a mapped file. `data` of those that a
@@ -230,7 +230,7 @@ def inspect_checkpoint(
     (docs/text.md).
 
     pooling: how a sequence becomes one vector, whatever the files say: "cls", "mean", "max",
-    "last", "mean_sqrt", "weighted_mean" (docs/spec.md), or a list of them, put side by side.
+    "last", "mean_sqrt", "weighted_mean" (docs/developer/spec.md), or a list, put side by side.
     normalize: whether that vector is brought to length 1, likewise.
     max_seqlen: length of the longest sequence of a session; no more than the model takes.
     tower: of a model of images and texts, the half that is meant: "vision" (None) or "text".

@@ -1,4 +1,4 @@
-"""The spec of a model (docs/spec.md): named stacks, whose layers are lists of blocks.
+"""The spec of a model (docs/developer/spec.md): named stacks, whose layers are lists of blocks.
 
 Most models have layers that are alike but for a window or a rotation. `from_layer` makes the spec
 of such a model from one layer and what single layers have of their own.

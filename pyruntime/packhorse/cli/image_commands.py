@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from packhorse.cli.options import Load, LoadBundle, Model
+from packhorse.cli.options import Dimensions, Load, LoadBundle, Model, VectorDtype, VectorFormat
 from packhorse.load_options import BATCH, MACHINE
 
 Paths = Annotated[
@@ -42,30 +42,15 @@ def embed_images(
             help="File to write, .npy or .jsonl; by default lines of JSON to stdout.",
         ),
     ] = None,
-    format: Annotated[
-        str | None,
-        typer.Option(
-            metavar="npy|jsonl",
-            help="Format of the output; by default what its name says, or jsonl.",
-        ),
-    ] = None,
+    format: VectorFormat = None,
     names: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE", help="Write the paths of the images there, one a line, as the vectors."
         ),
     ] = None,
-    truncate_dim: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help="Keep only the first N dimensions (Matryoshka)."),
-    ] = None,
-    output_dtype: Annotated[
-        str,
-        typer.Option(
-            metavar="DTYPE",
-            help="Dtype of the vectors: float32, float16, int8, uint8; packed: binary, ubinary.",
-        ),
-    ] = "float32",
+    truncate_dim: Dimensions = None,
+    output_dtype: VectorDtype = "float32",
     calibration: Annotated[
         Path | None,
         typer.Option(

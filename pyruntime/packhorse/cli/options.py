@@ -35,6 +35,23 @@ Errors = Annotated[
         "skip: leave them out; the others keep their numbers.",
     ),
 ]
+VectorFormat = Annotated[
+    str | None,
+    typer.Option(
+        metavar="npy|jsonl", help="Format of the output; by default what its name says, or jsonl."
+    ),
+]
+Dimensions = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="N", help="Keep only the first N dimensions (Matryoshka)."),
+]
+VectorDtype = Annotated[
+    str,
+    typer.Option(
+        metavar="DTYPE",
+        help="Dtype of the vectors: float32, float16, int8, uint8; packed: binary, ubinary.",
+    ),
+]
 Stride = Annotated[
     int | None,
     typer.Option(

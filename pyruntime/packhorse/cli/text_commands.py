@@ -11,6 +11,7 @@ import typer
 from packhorse.cli.cluster import Cluster, embed_folders
 from packhorse.cli.options import (
     Activation,
+    Dimensions,
     Errors,
     File,
     Load,
@@ -21,6 +22,8 @@ from packhorse.cli.options import (
     Reading,
     Stride,
     TopK,
+    VectorDtype,
+    VectorFormat,
 )
 from packhorse.load_options import BATCH, MACHINE, POOLING
 
@@ -47,24 +50,9 @@ def embed(
             "folder.",
         ),
     ] = None,
-    format: Annotated[
-        str | None,
-        typer.Option(
-            metavar="npy|jsonl",
-            help="Format of the output; by default what its name says, or jsonl.",
-        ),
-    ] = None,
-    truncate_dim: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help="Keep only the first N dimensions (Matryoshka)."),
-    ] = None,
-    output_dtype: Annotated[
-        str,
-        typer.Option(
-            metavar="DTYPE",
-            help="Dtype of the vectors: float32, float16, int8, uint8; packed: binary, ubinary.",
-        ),
-    ] = "float32",
+    format: VectorFormat = None,
+    truncate_dim: Dimensions = None,
+    output_dtype: VectorDtype = "float32",
     calibration: Annotated[
         Path | None,
         typer.Option(

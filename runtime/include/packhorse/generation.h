@@ -23,7 +23,7 @@ namespace packhorse {
 /// A smaller model of the same vocabulary, which drafts tokens for another one.
 struct DraftModel {
   std::string folder;                     // a converted folder, in place of the next two
-  std::string spec_json;                  // docs/spec.md
+  std::string spec_json;                  // docs/developer/spec.md
   const WeightSource* weights = nullptr;  // read while the session is loaded
   DType dtype = DType::kFloat32;
 };
@@ -188,7 +188,7 @@ class PACKHORSE_API GenerationSession {
   /// Loads a converted folder: packhorse.json (the spec) and model.safetensors.
   static std::shared_ptr<GenerationSession> load(const std::string& folder,
                                                  const GenerationOptions& options);
-  /// Loads from a spec (JSON text, docs/spec.md) and weights under the names of
+  /// Loads from a spec (JSON text, docs/developer/spec.md) and weights under the names of
   /// docs/developer/tensors.md.
   static std::shared_ptr<GenerationSession> load(const std::string& spec_json,
                                                  const WeightSource& weights,

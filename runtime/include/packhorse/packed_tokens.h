@@ -17,8 +17,8 @@ namespace packhorse {
 /// position_ids     int32[T]    or empty: 0, 1, ... from the start of each sequence
 /// prediction_rows  int32[M]    ascending: the tokens for which `predictions` are computed
 /// features         float32[R, feature_columns]  the input rows of the tokens whose id is that of
-///                              `stem.rows` of the model (docs/spec.md), in order; R is their
-///                              number
+///                              `stem.rows` of the model (docs/developer/spec.md), in order; R is
+///                              their number
 ///
 /// T = 0, B = 0 and sequences of length 0 are allowed.
 struct PACKHORSE_API PackedTokens {

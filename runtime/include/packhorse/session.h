@@ -44,7 +44,7 @@ inline constexpr std::array<const char*, 8> kOutputNames = {
     "hidden", "embedding", "pooled", "logits", "token_weights", "vectors", "sparse", "predictions"};
 
 /// One value for each output that a model may have. T is the number of tokens and B the number of
-/// sequences in the batch. docs/spec.md says which parts of a spec each output needs.
+/// sequences in the batch. docs/developer/spec.md says which parts of a spec each output needs.
 template <class Value>
 struct PerOutput {
   Value hidden{};         // [T, hidden_size] last hidden state
@@ -93,7 +93,7 @@ class PACKHORSE_API Session {
   /// InvalidArgument for a wrong option, spec or file, RuntimeError if the device or the dtype is
   /// not available, and OutOfMemory.
   static std::shared_ptr<Session> load(const std::string& folder, const SessionOptions& options);
-  /// Loads from a spec (JSON text, docs/spec.md) and weights under the names that
+  /// Loads from a spec (JSON text, docs/developer/spec.md) and weights under the names that
   /// docs/developer/tensors.md lists. Throws as the other `load`.
   static std::shared_ptr<Session> load(const std::string& spec_json, const WeightSource& weights,
                                        const SessionOptions& options);

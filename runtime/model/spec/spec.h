@@ -1,5 +1,5 @@
-// The spec describes a model by numbers and choices (docs/spec.md): stacks, each with a stem and
-// layers that are made of blocks, and heads. It contains no model names.
+// The spec describes a model by numbers and choices (docs/developer/spec.md): stacks, each with a
+// stem and layers that are made of blocks, and heads. It contains no model names.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-"""Small random models in the converted form (docs/spec.md, docs/developer/tensors.md)."""
+"""Small random models in the converted form (docs/developer/spec.md, docs/developer/tensors.md)."""
 
 from __future__ import annotations
 

@@ -98,30 +98,36 @@ def _refuse_other_classes(config: Config) -> None:
             )
 
 
+def side_names(side: str, *, final_norm: bool = True) -> dict[str, str]:
+    """Our names -> transformers', of positions and layers of the encoder or the decoder."""
+    layer = f"{side}.layers.{{i}}"
+    found = {f"{side}.embeddings.position": f"{side}.embed_positions.weight"}
+    blocks = {"attention": ("self_attn", "self_attn_layer_norm")}
+    if side == "decoder":
+        blocks["cross_attention"] = ("encoder_attn", "encoder_attn_layer_norm")
+    for ours, (theirs, norm) in blocks.items():
+        for part in ("query", "key", "value"):
+            found[f"{layer}.{ours}.{part}"] = f"{layer}.{theirs}.{part[0]}_proj"
+        found[f"{layer}.{ours}.output"] = f"{layer}.{theirs}.out_proj"
+        found[f"{layer}.{ours}.norm"] = f"{layer}.{norm}"
+    found[f"{layer}.ffn.up"] = f"{layer}.fc1"
+    found[f"{layer}.ffn.down"] = f"{layer}.fc2"
+    found[f"{layer}.ffn.norm"] = f"{layer}.final_layer_norm"
+    if final_norm:
+        found[f"{side}.final_norm"] = f"{side}.layer_norm"
+    return found
+
+
 def names(*, embedding_norm: bool, final_norm: bool, shared: bool = True) -> dict[str, str]:
     """Our names -> transformers'."""
     found: dict[str, str] = {}
     for side in SIDES:
-        layer = f"{side}.layers.{{i}}"
+        found |= side_names(side, final_norm=final_norm)
         if side == "encoder" or not shared:
             table = "shared" if shared else f"{side}.embed_tokens"
             found[f"{side}.embeddings.word"] = f"{table}.weight"
-        found[f"{side}.embeddings.position"] = f"{side}.embed_positions.weight"
         if embedding_norm:
             found[f"{side}.embeddings.norm"] = f"{side}.layernorm_embedding"
-        blocks = {"attention": ("self_attn", "self_attn_layer_norm")}
-        if side == "decoder":
-            blocks["cross_attention"] = ("encoder_attn", "encoder_attn_layer_norm")
-        for ours, (theirs, norm) in blocks.items():
-            for part in ("query", "key", "value"):
-                found[f"{layer}.{ours}.{part}"] = f"{layer}.{theirs}.{part[0]}_proj"
-            found[f"{layer}.{ours}.output"] = f"{layer}.{theirs}.out_proj"
-            found[f"{layer}.{ours}.norm"] = f"{layer}.{norm}"
-        found[f"{layer}.ffn.up"] = f"{layer}.fc1"
-        found[f"{layer}.ffn.down"] = f"{layer}.fc2"
-        found[f"{layer}.ffn.norm"] = f"{layer}.final_layer_norm"
-        if final_norm:
-            found[f"{side}.final_norm"] = f"{side}.layer_norm"
     return found
 
 

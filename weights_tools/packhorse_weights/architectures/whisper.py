@@ -8,7 +8,7 @@ from typing import Any
 
 from packhorse_weights.activations import ACTIVATIONS
 from packhorse_weights.architectures.base import Architecture
-from packhorse_weights.architectures.fairseq import SIDES
+from packhorse_weights.architectures.fairseq import side_names
 from packhorse_weights.architectures.heads import TextHead
 from packhorse_weights.config import MOST_LAYERS, Config
 from packhorse_weights.errors import CheckpointError
@@ -64,31 +64,6 @@ def spec(model_type: str, config: Config) -> Spec:
     return from_encoder_decoder(encoder, side("decoder", written, words))
 
 
-def names() -> dict[str, str]:
-    """Our names -> transformers'."""
-    found: dict[str, str] = {
-        "encoder.embeddings.convolution.0": "encoder.conv1",
-        "encoder.embeddings.convolution.1": "encoder.conv2",
-        "decoder.embeddings.word": "decoder.embed_tokens.weight",
-    }
-    for side in SIDES:
-        layer = f"{side}.layers.{{i}}"
-        found[f"{side}.embeddings.position"] = f"{side}.embed_positions.weight"
-        blocks = {"attention": ("self_attn", "self_attn_layer_norm")}
-        if side == "decoder":
-            blocks["cross_attention"] = ("encoder_attn", "encoder_attn_layer_norm")
-        for ours, (theirs, norm) in blocks.items():
-            for part in ("query", "key", "value"):
-                found[f"{layer}.{ours}.{part}"] = f"{layer}.{theirs}.{part[0]}_proj"
-            found[f"{layer}.{ours}.output"] = f"{layer}.{theirs}.out_proj"
-            found[f"{layer}.{ours}.norm"] = f"{layer}.{norm}"
-        found[f"{layer}.ffn.up"] = f"{layer}.fc1"
-        found[f"{layer}.ffn.down"] = f"{layer}.fc2"
-        found[f"{layer}.ffn.norm"] = f"{layer}.final_layer_norm"
-        found[f"{side}.final_norm"] = f"{side}.layer_norm"
-    return found
-
-
 def text_head(config: Config, tensors: Mapping[str, Tensor]) -> Spec:
     tied = config.boolean("tie_word_embeddings", True) or "proj_out.weight" not in tensors
     return {"tied": True} if tied else {}
@@ -97,7 +72,13 @@ def text_head(config: Config, tensors: Mapping[str, Tensor]) -> Spec:
 ARCHITECTURE = Architecture(
     classes={"whisper": "Whisper"},
     spec=spec,
-    names=names(),
+    names={
+        **side_names("encoder"),
+        **side_names("decoder"),
+        "encoder.embeddings.convolution.0": "encoder.conv1",
+        "encoder.embeddings.convolution.1": "encoder.conv2",
+        "decoder.embeddings.word": "decoder.embed_tokens.weight",
+    },
     encoder=("encoder.", "decoder."),
     text_head=TextHead(text_head, {"lm.decoder.weight": "proj_out.weight"}),
 )
