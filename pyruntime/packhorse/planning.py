@@ -32,9 +32,9 @@ def plan_memory(
     """The plan that `Session.load` would have, without reading any weights.
 
     `model` is a folder as for `Session.load`, or a spec (docs/developer/spec.md). A spec is
-    complete, so `reranker`, `pooling`, `normalize` and `revision` are not accepted with it; if no dtype is
-    given, its weights count as float32, and if no `kv_tokens` are, it does not generate. The plan
-    of a model that generates is a `GenerationMemoryPlan`. Raises as `load` does.
+    complete, so `reranker`, `pooling`, `normalize` and `revision` are not accepted with it; if no
+    dtype is given, its weights count as float32, and if no `kv_tokens` are, it does not generate.
+    The plan of a model that generates is a `GenerationMemoryPlan`. Raises as `load` does.
     """
     asked = LoadOptions(device=device, dtype=dtype, **options)
     check_device(device)
