@@ -39,10 +39,6 @@ void check_source(const StackSpec& source, const GenerationOptions& options) {
   if (source.stem.kind == StemKind::kAudio && options.device.type == DeviceType::kCuda) {
     throw RuntimeError("models of speech do not run on CUDA yet, expected device cpu");
   }
-  if (options.max_adapters > 0) {
-    throw InvalidArgument(concat("max_adapters is ", options.max_adapters,
-                                 ": a model with an encoder and a decoder takes no adapters"));
-  }
   if (options.draft_model) {
     throw InvalidArgument("a draft model for a model with an encoder, expected none");
   }
@@ -251,7 +247,9 @@ namespace {
 
 SourceBuffers take_source_buffers(const Spec& spec, const ModelWeights& weights,
                                   const Capacity& capacity, const Backend& backend, Arena& arena) {
-  const Capacity own = {.max_tokens = capacity.max_tokens, .max_sequences = capacity.max_sequences};
+  const Capacity own = {.max_tokens = capacity.max_tokens,
+                        .max_sequences = capacity.max_sequences,
+                        .adapters = capacity.adapters};
   const DType dtype = weights.stem.dtype;
   const StackWeights& stack = weights.source->stack;
   SourceBuffers buffers;
@@ -265,6 +263,7 @@ SourceBuffers take_source_buffers(const Spec& spec, const ModelWeights& weights,
     take_block_buffers(*spec.source(), stack, own, *backend.ops, arena, buffers.layers);
   }
   buffers.keys = take_source_keys(weights.stack, own, dtype, *backend.ops, arena);
+  buffers.keys.adapted_ranks = buffers.layers.adapted_ranks;
   return buffers;
 }
 
