@@ -173,8 +173,10 @@ void write_source(const StackSpec& stack, const StackWeights& weights,
     linear.row_count = batch.counts;
     ops.linear(linear);
     if (adapters != nullptr && adapters->uses[LoraTarget::kCrossKeyValue]) {
-      ops.add_lora(lora_of(*adapters, set, LoraTarget::kCrossKeyValue, hidden, linear.out,
-                           buffers.adapted_ranks));
+      LoraArgs lora = lora_of(*adapters, set, LoraTarget::kCrossKeyValue, hidden, linear.out,
+                              buffers.adapted_ranks);
+      lora.row_count = batch.counts;
+      ops.add_lora(lora);
     }
     const int64_t columns = linear.out.columns() / 2;
     const auto heads = attention_of(stack.layers[layer].blocks[1])->num_kv_heads;
