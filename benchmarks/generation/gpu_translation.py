@@ -44,11 +44,11 @@ memory, greedily and with 4 beams; every translation has exactly as many new tok
 says. Figures are new tokens of results a second, medians over rounds in which all engines take \
 turns. All compute in bfloat16. transformers' `generate` has scaled_dot_product_attention, \
 sources sorted by length and padded, and of its batch sizes the best; a static cache with \
-compiled steps stands beside it, greedily, where --static asks for it and time is left. \
-CTranslate2 sorts, and cuts the batch by tokens. A step is the difference of two lengths of \
-output over the number of steps between them, as the caller of the session sees it; its bytes are \
-those of the decoder's weights, of the keys and values of sources of 62 tokens and of the \
-outputs, over the rate of reading."""
+compiled steps stands beside it, greedily, where --static asks for it. CTranslate2 sorts, and \
+cuts the batch by tokens. A step is the difference of two lengths of output over the number of \
+steps between them, as the caller of the session sees it; its bytes are those of the decoder's \
+weights, of the keys and values of sources of 62 tokens and of the outputs, over the rate of \
+reading."""
 
 BEAMS = (1, 4)
 READ_RATE = 4.1e12  # bytes a second, of an H200
