@@ -190,12 +190,12 @@ def ctranslate2_run(model: Any, folder: Path, batch: list[list[int]], device: st
 def step_bytes(config: Any, batch: int) -> float:
     """Bytes that a step of the decoder reads: weights and head in 16 bits, and keys and values of
     sources and of outputs halfway between STEPS."""
-    hidden, layers = config.d_model, config.decoder_layers
+    hidden, layers = int(config.d_model), int(config.decoder_layers)
     # Attention to sources has its keys and values ready: two of its four matrices remain.
     layer = 6 * hidden * hidden + 2 * hidden * config.decoder_ffn_dim
     weights = layers * layer + config.vocab_size * hidden
     rows = SOURCE + sum(STEPS) / 2
-    return 2 * (weights + batch * 2 * layers * hidden * rows)
+    return 2.0 * float(weights + batch * 2 * layers * hidden * rows)
 
 
 def step(session: Any, config: Any, batch: int, rate: float, rounds: int) -> dict[str, Any]:

@@ -115,7 +115,7 @@ def grids_of(case: Case, count: int, mixed: bool) -> list[tuple[int, int]]:
     if not mixed:
         return [(16, 16)] * count
     random = np.random.default_rng(0)
-    found = []
+    found: list[tuple[int, int]] = []
     while len(found) < count:
         patches, aspect = random.integers(32, PATCHES + 1), random.choice(ASPECTS)
         rows = max(1, round((patches / aspect) ** 0.5))
@@ -333,6 +333,10 @@ def kernel_seconds(call: Call) -> float:
     return min(found)
 
 
+def _as_array(call: Call) -> Any:
+    return np.asarray(call())
+
+
 def cosine(ours: Any, theirs: Any) -> float:
     """The smallest cosine of a row of `ours` and the same row of `theirs`."""
     a, b = (np.asarray(x, np.float64) for x in (ours, theirs))
@@ -374,9 +378,7 @@ class Bench:
         kernels: dict[str, Call] = {}
         for dtype, session in self.sessions.items():
             name = f"Packhorse {dtype}"
-            count = guarded(
-                name, lambda s=session: our_best_batch(s, images, self.batches, self.gpu)
-            )
+            count = guarded(name, partial(our_best_batch, session, images, self.batches, self.gpu))
             if count is None:
                 continue
             part = images.first(count)
@@ -425,7 +427,7 @@ class Bench:
     def check(self, calls: dict[str, Call], sizes: dict[str, int]) -> None:
         """Says how close embeddings are."""
         names = [name for name in calls if name.endswith((", host", "own forward"))]
-        found = {name: guarded(name, lambda name=name: np.asarray(calls[name]())) for name in names}
+        found = {name: guarded(name, partial(_as_array, calls[name])) for name in names}
         expected = found.get("torch, host")
         if expected is None:
             return

@@ -10,6 +10,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -44,9 +45,7 @@ def take_turns(calls: Mapping[str, Callable[[], Any]], seconds: float, rounds: i
 
     A call that fails is told, and left out from then on.
     """
-    working = {
-        name: call for name, call in calls.items() if guarded(name, lambda c=call: (c(), True))
-    }
+    working = {name: call for name, call in calls.items() if guarded(name, partial(_done, call))}
     times: Times = {name: [] for name in working}
     end = time.perf_counter() + seconds
     round_ = 0
@@ -55,7 +54,7 @@ def take_turns(calls: Mapping[str, Callable[[], Any]], seconds: float, rounds: i
         for step in range(len(names)):
             name = names[(round_ + step) % len(names)]
             start = time.perf_counter()
-            if guarded(name, lambda c=working[name]: (c(), True)) is None:
+            if not guarded(name, partial(_done, working[name])):
                 del working[name], times[name]
                 break
             times[name].append(time.perf_counter() - start)
@@ -65,6 +64,11 @@ def take_turns(calls: Mapping[str, Callable[[], Any]], seconds: float, rounds: i
         for samples in times.values():  # rounds of all that are left have equal numbers of turns
             del samples[round_:]
     return times
+
+
+def _done(call: Callable[[], Any]) -> bool:
+    call()
+    return True
 
 
 def medians(times: Times) -> dict[str, float]:

@@ -132,12 +132,12 @@ def generate(session: Any, frames: list[Any], new: int) -> list[Any]:
 
 
 def step_bytes(config: Any) -> float:
-    hidden, layers = config.d_model, config.decoder_layers
+    hidden, layers = int(config.d_model), int(config.decoder_layers)
     # Attention to the window has its keys and values ready: two of its four matrices remain.
     layer = 6 * hidden * hidden + 2 * hidden * config.decoder_ffn_dim
     weights = layers * layer + config.vocab_size * hidden
     rows = WINDOW * 50 + len(PROMPT) + sum(STEPS) / 2
-    return 2 * (weights + 2 * layers * hidden * rows)
+    return 2.0 * float(weights + 2 * layers * hidden * rows)
 
 
 def measure_step(session: Any, config: Any, one: Any, options: argparse.Namespace) -> Any:
@@ -209,16 +209,12 @@ def measure(
             say(f"{shape.name}, {dtype} left out: {options.limit:g} seconds are over")
             continue
         begin = time.perf_counter()
-        session = guarded(
-            f"{shape.name}, {dtype}", lambda dtype=dtype: load(folder, dtype, shape, options)
-        )
+        session = guarded(f"{shape.name}, {dtype}", partial(load, folder, dtype, shape, options))
         if session is None:
             continue
         say(f"{shape.name}, {dtype}: loaded in {time.perf_counter() - begin:.1f} s")
         given = frames[: options.batch]
-        calls: dict[str, Callable[[], Any]] = {
-            "Packhorse": lambda session=session, given=given: generate(session, given, NEW)
-        }
+        calls: dict[str, Callable[[], Any]] = {"Packhorse": partial(generate, session, given, NEW)}
         if options.peer and dtype == "bfloat16":
             calls["transformers"] = peer_run(model, given, options.device, min(64, len(given)))
         times = take_turns(calls, 0, options.rounds)
@@ -247,7 +243,7 @@ def measure(
         tell(row)
         row["step"] = guarded(
             f"{label}, step",
-            lambda session=session, one=given[0]: measure_step(session, config, one, options),
+            partial(measure_step, session, config, given[0], options),
         )
         tell(None)
         session.close()
