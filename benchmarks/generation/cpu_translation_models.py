@@ -2,8 +2,8 @@
 
     python benchmarks/generation/cpu_translation_models.py SHAPE FOLDER
 
-Run it with a Python that has transformers, torch and ctranslate2. SHAPE is one of those
-of translation_shapes.py. Makes hf/ for Packhorse, and ct2-float32/, ct2-int8/ and ct2-bfloat16/ for
+Run it with a Python that has transformers, torch and ctranslate2. SHAPE is one of those of
+translation_shapes.py. Makes hf/ for Packhorse, and ct2-float32/, ct2-int8/ and ct2-bfloat16/ for
 CTranslate2.
 """
 
