@@ -137,6 +137,22 @@ def test_a_line_for_each_model_and_the_address(
 
 
 @pytest.mark.parametrize(
+    ("keys", "client"), [((), "127.0.0.1"), (("a",), "127.0.0.1"), (("b", "a"), "key 1")]
+)
+def test_clients_are_addresses_or_one_of_several_keys(
+    folder: Path, caplog: pytest.LogCaptureFixture, keys: tuple[str, ...], client: str
+) -> None:
+    with (
+        caplog.at_level(logging.INFO, "packhorse.serve"),
+        serving(settings_for(f"a={folder}", api_key=keys)) as (asks, _),
+    ):
+        asks.headers["Authorization"] = "Bearer a"
+        assert asks.get("/models").status == 200
+    told = [one.__dict__["fields"] for one in caplog.records if one.getMessage() == "request"]
+    assert [one["client"] for one in told] == [client]
+
+
+@pytest.mark.parametrize(
     ("given", "warned"),
     [
         ({"host": "0.0.0.0"}, True),
