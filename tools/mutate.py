@@ -33,7 +33,11 @@ ROOM = ROOT / "build" / "mutants"
 PYTHON_TESTS = {
     "pyruntime/packhorse/ops": ["tests/python/ops"],
     "pyruntime/packhorse/text/generation": ["tests/python/generation", "tests/python/text"],
-    "pyruntime/packhorse/text": ["tests/python/text", "tests/python/generation"],
+    "pyruntime/packhorse/text": [
+        "tests/python/text",
+        "tests/python/generation",
+        "tests/tools/test_types.py",
+    ],
     "pyruntime/packhorse/generation": ["tests/python/generation"],
     "pyruntime/packhorse/audio": ["tests/python/audio"],
     "pyruntime/packhorse/image": ["tests/python/image", "tests/python/models"],
