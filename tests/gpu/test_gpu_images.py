@@ -56,7 +56,7 @@ def test_8_bits(folder: Path, dtype: Any) -> None:
     assert cosines(found, golden["embedding"]).min() >= MIN_COSINE_8_BITS[dtype]
 
 
-@pytest.mark.parametrize("name", ["clip", "siglip", "siglip2-naflex"])
+@pytest.mark.parametrize("name", ["chinese-clip", "clip", "siglip", "siglip2-naflex"])
 def test_two_towers(precision: Precision, name: str) -> None:
     golden = read(VISION / name)
     texts = Session.load(VISION / name, tower="text", **precision.options())
