@@ -73,7 +73,7 @@ struct Table {
   double at(int64_t step, int head) const {
     return numbers[static_cast<size_t>(step * heads + head)];
   }
-  /// What is added to the score of a query and a key of an image.
+  /// The number added to the score of a query and a key of an image.
   double term(const Grid& grid, int head, int query, int key) const {
     const int down = 2 * rows - 1, across = 2 * columns - 1;
     const int64_t ends = int64_t{down} * across;

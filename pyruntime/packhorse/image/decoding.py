@@ -26,7 +26,7 @@ ImageSource = Union[
 # million.
 MAX_PIXELS = 1 << 26
 _ORIENTATION = 0x0112  # the tag of Exif
-# What turns an image upright, by its orientation.
+# Turns that make an image upright, by its orientation.
 _TURNS = {
     2: "FLIP_LEFT_RIGHT",
     3: "ROTATE_180",

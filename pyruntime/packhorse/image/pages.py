@@ -232,7 +232,7 @@ def _tokenizer_config(folder: Path) -> dict[str, Any]:
 
 
 def _adds_begin(texts: TextModel) -> bool:
-    """Whether the tokenizer puts its first token before a text. Raises ValueError where it adds
+    """True if the tokenizer puts its first token before a text. Raises ValueError where it adds
     others: a question of ColPali ends otherwise."""
     added = texts.tokenizer.encode([""], None).ids[0]
     if len(added) > 1:

@@ -138,7 +138,7 @@ def colpali(folder: Path, settings: str, **changes: Any) -> Path:
 
 
 def test_questions_of_colpali_begin_once(tmp_path: Path) -> None:
-    """Of a tokenizer that begins a text by itself, questions and images have the same tokens."""
+    """Questions and images have the same tokens where the tokenizer begins a text by itself."""
     plain = GOLDEN / "colpali"
     begins = shutil.copytree(plain, tmp_path / "model")
     path = begins / "tokenizer.json"

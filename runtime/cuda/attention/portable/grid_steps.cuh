@@ -37,9 +37,9 @@ void launch_grid_steps(const AttentionArgs& args, float* tables, const KernelStr
 /// The table of one head for one sequence, as attention reads it.
 struct GridSteps {
   const float* numbers;
-  int columns;  // of cells
+  int columns;  // cells in a row
   int last;     // number of the last cell
-  int width;    // of the table: steps in a row
+  int width;    // steps in a row of the table
   int middle;   // the step from a cell to itself
   int ends;     // the number of the first token as a query; as a key, and as both, follow
 
