@@ -58,12 +58,12 @@ def made(name: str, folder: Path) -> Any:
 
 
 def packhorse_calls(
-    folder: Path, pixels: Any, patch: int, threads: int, dtypes: Sequence[str]
+    folder: Path, pixels: Any, patch: int, threads: int, dtypes: Sequence[Any]
 ) -> dict[str, Any]:
     batch = join([patches_of(one, patch) for one in pixels])
     calls = {}
     for dtype in dtypes:
-        session = Session.load(folder, dtype=dtype, threads=threads, max_tokens=4096)  # type: ignore[arg-type]
+        session = Session.load(folder, dtype=dtype, threads=threads, max_tokens=4096)
         calls[f"packhorse {dtype}"] = lambda session=session: session.run(batch, "hidden").hidden
     return calls
 
