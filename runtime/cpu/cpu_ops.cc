@@ -54,7 +54,7 @@ class CpuOps final : public Ops {
     return cpu::cca_workspace(args, pool_.threads());
   }
   bool embeds_stored_rows() const override { return true; }
-  bool knows_grids() const override { return true; }
+  bool takes_rows() const override { return true; }
   size_t moe_workspace(const MoeArgs& args) const override {
     return cpu::moe_workspace(args, pool_.threads());
   }

@@ -80,8 +80,7 @@ bool fits_hopper(const AttentionArgs& args) {
 }  // namespace
 
 size_t CudaOps::attention_workspace(const AttentionArgs& args) const {
-  return attention_sm80_workspace(args.queries.num_tokens, args.keys.max_seqlen, args.num_heads,
-                                  args.head_dim, portable_limits(attention_));
+  return attention_sm80_workspace(args, portable_limits(attention_));
 }
 
 size_t CudaOps::paged_attention_workspace(const AttentionArgs& args) const {

@@ -39,7 +39,7 @@ void Ops::embed(const EmbedArgs& args) {
   if (args.rows) {
     check_matrix(op, "rows", args.rows, args.rows.rows(), hidden_size);
     check_dtype_is(op, "rows", args.rows, args.out.dtype);
-    if (!knows_grids()) fail(op, "rows were given, which this device does not take");
+    if (!takes_rows()) fail(op, "rows were given, which this device does not take");
   }
   if (static_cast<bool>(args.rows) != (args.row_numbers != nullptr)) {
     fail(op, "rows and row_numbers go together");

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from golden_images import (
-    ON_GPU,
+    FOLDERS,
     OUTPUTS,
     TORCH_ERRORS,
     VISION,
@@ -32,7 +32,7 @@ MIN_COSINE = {"float16": 0.9999, "bfloat16": 0.999}
 MIN_COSINE_8_BITS = {"int8": 0.99, "float8": 0.96}
 
 
-@pytest.mark.parametrize("folder", ON_GPU, ids=lambda path: path.name)
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)
 def test_golden(kernels: str, precision: Precision, folder: Path) -> None:
     """All outputs of images of several sizes. Hidden states and embeddings are at most twice as far
     from float32 as PyTorch's are in the same dtype."""
@@ -52,7 +52,7 @@ def test_golden(kernels: str, precision: Precision, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", [*MIN_COSINE_8_BITS])
-@pytest.mark.parametrize("folder", ON_GPU, ids=lambda path: path.name)
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)
 def test_8_bits(kernels: str, folder: Path, dtype: Any) -> None:
     on_hopper = torch.cuda.get_device_capability(0) == (9, 0) and kernels == "sm90"
     if dtype == "float8" and not on_hopper:
@@ -63,7 +63,7 @@ def test_8_bits(kernels: str, folder: Path, dtype: Any) -> None:
     assert cosines(found, golden["embedding"]).min() >= MIN_COSINE_8_BITS[dtype]
 
 
-@pytest.mark.parametrize("name", ["clip", "siglip", "siglip2-naflex"])
+@pytest.mark.parametrize("name", ["chinese-clip", "clip", "siglip", "siglip2-naflex"])
 def test_two_towers(precision: Precision, name: str) -> None:
     golden = read(VISION / name)
     texts = Session.load(VISION / name, tower="text", **precision.options())
@@ -77,22 +77,21 @@ def test_two_towers(precision: Precision, name: str) -> None:
     np.testing.assert_allclose(scores, golden["similarity"], atol=tolerance)
 
 
-@pytest.mark.parametrize("folder", ON_GPU, ids=lambda path: path.name)
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)
 def test_alone_together_and_in_any_order(kernels: str, precision: Precision, folder: Path) -> None:
     session = Session.load(folder, **precision.options())
     other = Session.load(folder, max_tokens=200, max_sequences=1, **precision.options())
     check_orders(folder.name, session, other)
 
 
-def test_graphs(kernels: str, precision: Precision) -> None:
+@pytest.mark.parametrize("name", ["beit", "dinov2-registers", "dinov3"])
+def test_graphs(kernels: str, precision: Precision, name: str) -> None:
     """Batches that take every recorded graph in turn: an image has the bits that it has alone."""
-    golden = read(VISION / "dinov2-registers")
+    golden = read(VISION / name)
     batch = batch_of(golden)
     images = [batch[i : i + 1] for i in range(batch.num_images)]
     outputs: list[Any] = ["hidden", "embedding"]
-    session = Session.load(
-        VISION / "dinov2-registers", max_tokens=900, max_sequences=40, **precision.options()
-    )
+    session = Session.load(VISION / name, max_tokens=900, max_sequences=40, **precision.options())
     alone = [bits(session.run(one, outputs=outputs), outputs) for one in images]
     random = np.random.default_rng(0)
     for count in (40, 1, 2, 3, 5, 8, 13, 21, 40):
@@ -106,7 +105,21 @@ def test_graphs(kernels: str, precision: Precision) -> None:
             assert parts == alone[i], (count, place)
 
 
-@pytest.mark.parametrize("name", ["clip", "dinov2-registers", "siglip"])
+@pytest.mark.parametrize("algorithm", ["online", "short", "grouped", "bytetransformer"])
+def test_algorithms_add_steps_in_grids(precision: Precision, algorithm: Any) -> None:
+    """BEiT: every portable algorithm gives what transformers gives, and the Hopper kernels, which
+    have no such term, are refused by name."""
+    folder = VISION / "beit"
+    golden = read(folder)
+    session = Session.load(folder, attention_algorithm=algorithm, **precision.options())
+    found = session.run(batch_of(golden), outputs="hidden").hidden
+    assert cosines(found, golden["hidden"]).min() >= MIN_COSINE[precision.name]
+    if torch.cuda.get_device_capability(0) == (9, 0):
+        with pytest.raises(ValueError, match="'hopper' computes no term of grids; expected 'auto'"):
+            Session.load(folder, attention_algorithm="hopper", **precision.options())
+
+
+@pytest.mark.parametrize("name", ["beit", "clip", "dinov2-registers", "dinov3", "siglip"])
 def test_empty_batches_and_images_without_patches(precision: Precision, name: str) -> None:
     check_empty_images(name, Session.load(VISION / name, **precision.options()))
 

@@ -22,7 +22,7 @@ struct RotationArgs {
   const int32_t* grids = nullptr;         // [B, 2] rows and columns of cells, or null
   int64_t prefix = 0;
   BatchView batch;
-  TensorView out;  // [T, Ops::rotation_columns(dims)] float32, in the backend's own layout
+  TensorView out;  // [T, Ops::rotation_columns(dims, grid)] float32, in the backend's own layout
 };
 
 /// Prepares queries and keys for attention, in place. Each head first gets its RMS norm, if there
@@ -38,11 +38,12 @@ struct RopeArgs {
   int32_t model_dim = 0;  // the model's own size; the columns beyond it are zero and stay zero
   NormWeight q_norm;      // gamma [model_dim], or none
   NormWeight k_norm;      // gamma [model_dim], or none
-  /// RotationArgs::out, or empty if nothing is rotated; with it come the frequencies and dims that
-  /// it was made from.
+  /// RotationArgs::out, or empty if nothing is rotated; with it come the frequencies and dims, and
+  /// `grid`, that it was made from.
   TensorView rotation;
   const float* frequencies = nullptr;
   int32_t dims = 0;
+  bool grid = false;  // whether it is that of cells of a grid
   const int32_t* row_count = nullptr;
 };
 

@@ -69,7 +69,7 @@ def test_16_bits_are_no_worse_than_those_of_pytorch(folder: Path, dtype: Any) ->
         assert error <= 2 * TORCH_ERRORS[folder.name][dtype][name], name
 
 
-@pytest.mark.parametrize("name", ["clip", "siglip", "siglip2-naflex"])
+@pytest.mark.parametrize("name", ["chinese-clip", "clip", "siglip", "siglip2-naflex"])
 @pytest.mark.parametrize("converted", [False, True])
 def test_texts_of_two_towers(name: str, converted: bool, tmp_path: Path) -> None:
     golden = read(GOLDEN / name)

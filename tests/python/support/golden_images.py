@@ -17,9 +17,6 @@ from packhorse_weights.formats.safetensors import read_safetensors, write_safete
 
 VISION = GOLDEN / "vision"
 FOLDERS = sorted(path.parent for path in VISION.glob("*/golden.npz"))
-# Families whose rotations or score terms are those of grids (`knows_grids` of the runtime).
-_ON_CPU = ("beit", "dinov3")
-ON_GPU = [path for path in FOLDERS if not path.name.startswith(_ON_CPU)]
 OUTPUTS = ("hidden", "embedding", "pooled", "logits")
 # Roots of mean squares of PyTorch's own errors in 16 bits: folder, dtype, output.
 TORCH_ERRORS: dict[str, dict[str, dict[str, float]]] = json.loads(
