@@ -100,8 +100,8 @@ class LoadOptions:
         '"float16", which round dense layers and the table of words alone and leave all else in '
         'float32, but for "bfloat16" with AVX512-BF16 or on ARM; or "int8" (only dense layers and '
         "the head of a model that generates, quantised when loaded; the rest is float32). On CUDA "
-        'devices "float16" or "bfloat16", of models that encode "int8", too, and on Hopper '
-        '"float8" (dense layers in int8 or e4m3, the rest in float16). "stored": matrices that the '
+        'devices "float16" or "bfloat16", of models that encode and of speech "int8", too, and on '
+        'Hopper "float8" (dense layers of encoders in int8 or e4m3, the rest in float16). "stored": matrices that the '
         "files hold in 4 to 8 bits with scales of groups (GGUF, GPTQ, AWQ) stay so; the rest is "
         'float32, on CUDA float16 (docs/weights.md). None: "int8" or "float8" if the folder was '
         'converted to it; otherwise, on the CPU, "stored" if there are such matrices, the dtype of '
