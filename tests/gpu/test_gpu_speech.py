@@ -122,9 +122,7 @@ def test_order_of_times(precision: Precision, window: int) -> None:
 @pytest.mark.parametrize("dtype", ["int8", "float8"])
 def test_encoder_in_8_bits(kernels: str, dtype: Any) -> None:
     """Log-probabilities are near those in float32, and have the same bits alone and together."""
-    if dtype == "float8" and (
-        kernels != "sm90" or torch.cuda.get_device_capability(0) != (9, 0)
-    ):
+    if dtype == "float8" and (kernels != "sm90" or torch.cuda.get_device_capability(0) != (9, 0)):
         pytest.skip("needs compute capability 9.0 and its own kernels")
     options: dict[str, Any] = {"kv_tokens": 200 * PAGE, "prefix_cache": False}
     with GenerationSession.load(MODEL, DEVICE, dtype, **options) as session:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -67,6 +68,39 @@ def test_alone_and_together(dtype: str) -> None:
         for prompt, window, wanted in zip(PROMPTS, windows(), together, strict=True):
             found = run(session, prompt, window, sampling)
             assert [(one.ids, one.logprobs) for one in found] == wanted
+
+
+class Gate:
+    """A mask that restricts nothing, for which the engine waits until it is opened."""
+
+    def __init__(self) -> None:
+        self.reached, self.open = threading.Event(), threading.Event()
+
+    def fill(self, words: memoryview) -> bool:
+        self.reached.set()
+        return not self.open.wait(60)
+
+    def accept(self, token: int) -> None:
+        pass
+
+    def fork(self) -> Gate:
+        return self
+
+
+def test_windows_are_encoded_together() -> None:
+    """Windows that wait beside a text that goes on start in one step, as many as max_tokens hold,
+    although each is more than the budget of prompts."""
+    gate, one = Gate(), Sampling(max_new_tokens=1, ignore_eos=True)
+    with load(max_tokens=200) as session:
+        held = Sampling(max_new_tokens=2, ignore_eos=True, mask=gate)
+        requests = [session.submit_features([257], FRAMES[0], held)]
+        assert gate.reached.wait(60)
+        before = session.stats["steps"]
+        requests += [session.submit_features([257], FRAMES[1] + i, one) for i in range(4)]
+        gate.open.set()
+        for request in requests:
+            assert request.result().ids
+        assert session.stats["steps"] - before <= 3
 
 
 @pytest.mark.parametrize("window", [0, 1, 2])

@@ -101,7 +101,6 @@ def check_order_of_times(session: GenerationSession, frames: np.ndarray) -> None
     log-probability that of what they leave. So many tokens are banned that a row tells all others.
     """
     prompt = [257, 258, 262]
-    size = session.vocab_size
     always: dict[str, Any] = {"suppress_tokens": BANNED, "filtered_logprobs": True}
     sampling = Sampling(
         max_new_tokens=20, begin_suppress_tokens=[END], timestamps=RULES, logprobs=0, **always
