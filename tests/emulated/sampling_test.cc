@@ -1,6 +1,7 @@
 // Tokens that are chosen after the settings have filtered the logits, against float64: bias,
 // penalty, mask, and tokens of time that together are more likely than any other.
 #include "cuda/sampling/sampling.h"
+
 #include "emulated_stream.h"
 #include "emulated_test.h"
 

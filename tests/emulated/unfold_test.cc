@@ -35,8 +35,7 @@ void check(const std::vector<int>& lengths, int columns, int width, int stride, 
       for (int64_t row = middle - width / 2; row <= middle + width / 2; ++row) {
         for (int c = 0; c < columns; ++c, ++at) {
           const bool inside = row >= begin && row < end;
-          const double expected =
-              inside ? to_double(x[static_cast<size_t>(row * columns + c)]) : 0;
+          const double expected = inside ? to_double(x[static_cast<size_t>(row * columns + c)]) : 0;
           CHECK(to_double(out[at]) == expected);
         }
       }

@@ -120,9 +120,9 @@ class StepInputs {
   HostDeviceRing& ring_;
   const std::unique_ptr<UploadBuffer> row_uploads_;
   const std::unique_ptr<UploadBuffer> feature_uploads_;  // or null
-  char* host_ = nullptr;      // the step that is being written
-  size_t bytes_ = 0;          // size of what is written of it
-  int64_t max_kv_len_ = 0;    // the longest sequence of it, in keys
+  char* host_ = nullptr;                                 // the step that is being written
+  size_t bytes_ = 0;                                     // size of what is written of it
+  int64_t max_kv_len_ = 0;                               // the longest sequence of it, in keys
   int64_t num_single_ = 0;    // sequences at the front that have one new token
   BatchView sources_;         // the sources of it
   int64_t max_attended_ = 0;  // tokens of the longest source that a sequence of it attends to
