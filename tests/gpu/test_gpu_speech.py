@@ -29,6 +29,9 @@ from transformers import WhisperForConditionalGeneration
 TOLD = 128  # tokens that a request tells
 SCORING = Sampling(max_new_tokens=1, logprobs=TOLD, prompt_logprobs=TOLD, ignore_eos=True)
 PAGE = 64  # tokens of a page of the cache
+# Least `correlation`. Numbers of e4m3 are exact to a sixteenth, and rows of 32 columns level little
+# of that out. Frames of another window give 0.79.
+LEAST = {"int8": 0.99, "float8": 0.95}
 
 
 def load(precision: Precision, **options: Any) -> GenerationSession:
@@ -58,6 +61,15 @@ def scored_alone(session: GenerationSession) -> list[list[tuple[int, float]]]:
         found = run(session, target, frames, SCORING)[0]
         rows += [*found.prompt_logprobs.top, *found.top_logprobs]
     return rows
+
+
+def correlation(rows: list[list[tuple[int, float]]]) -> float:
+    """Mean over all rows of what log-probabilities have in common with those in float32."""
+    found = []
+    for row, expected in zip(rows, log_softmax(ARRAYS["logits"]), strict=True):
+        ids, values = zip(*row, strict=True)
+        found.append(np.corrcoef(values, expected[[*ids]])[0, 1])
+    return float(np.mean(found))
 
 
 def logits_of_torch(dtype: torch.dtype) -> np.ndarray:
@@ -128,28 +140,16 @@ def test_encoder_in_8_bits(kernels: str, dtype: Any) -> None:
     with GenerationSession.load(MODEL, DEVICE, dtype, **options) as session:
         rows = scored(session)
         assert scored_alone(session) == rows
-    for row, logits in zip(rows, ARRAYS["logits"], strict=True):
-        ids = [token for token, _ in row]
-        found = np.array([value for _, value in row])
-        expected = log_softmax(logits)[ids]
-        correlation = np.corrcoef(found, expected)[0, 1]
-        assert correlation >= 0.98, correlation
+    assert correlation(rows) >= LEAST[dtype]
 
 
 def test_float8_cache(precision: Precision) -> None:
-    """Keys and values of windows and texts in e4m3: near those of 16 bits, the same bits alone and
+    """Keys and values of windows and texts in e4m3: near those in float32, the same bits alone and
     together."""
-    with load(precision) as session:
-        plain = scored(session)
     with load(precision, kv_cache_dtype="float8", prefix_cache=False) as session:
-        together = scored(session)
-        assert scored_alone(session) == together
-        for row, other in zip(together, plain, strict=True):
-            values = dict(other)
-            shared = [(value, values[token]) for token, value in row if token in values]
-            found, expected = np.array(shared).T
-            assert found.size > TOLD // 2
-            np.testing.assert_allclose(found, expected, atol=0.5)
+        rows = scored(session)
+        assert scored_alone(session) == rows
+    assert correlation(rows) >= LEAST["float8"]
 
 
 @pytest.fixture(scope="module")
