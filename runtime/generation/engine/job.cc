@@ -1,9 +1,11 @@
 #include "generation/engine/job.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <random>
+#include <span>
 #include <utility>
 
 #include "core/format.h"
