@@ -28,8 +28,8 @@ from packhorse import PackedPatches, Session
 from packhorse.patches import join
 
 MIN_COSINE = {"float16": 0.9999, "bfloat16": 0.999}
-# Operands of dense layers rounded to e4m3 in PyTorch, all else float32, leave 0.969 of ViT's case.
-MIN_COSINE_8_BITS = {"int8": 0.99, "float8": 0.96}
+# Operands of dense layers rounded to e4m3 in PyTorch, all else float32, leave 0.946 of BEiT's rows.
+MIN_COSINE_8_BITS = {"int8": 0.985, "float8": 0.94}
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)

@@ -136,6 +136,8 @@ class Transcriber:
 
     def _heard(self, seek: int, size: int) -> FloatArray:
         """Frames that the encoder reads: those of a window, then zeros."""
+        if size == self._window:
+            return self._features[seek : seek + size]
         heard = np.zeros((self._window, self._features.shape[1]), np.float32)
         heard[:size] = self._features[seek : seek + size]
         return heard

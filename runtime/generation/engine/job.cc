@@ -1,9 +1,11 @@
 #include "generation/engine/job.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <random>
+#include <span>
 #include <utility>
 
 #include "core/format.h"
@@ -120,6 +122,12 @@ void check_features(const SourceFeatures& features, const RunnerLimits& limits) 
                                  kAudioStride * limits.max_source,
                                  " (twice max_tokens, or the model's longest)"));
   }
+  // Exponents of infinities and NaN are the largest. A maximum is vector code, a search is none.
+  uint32_t largest = 0;
+  for (const float value : features.values) {
+    largest = std::max(largest, std::bit_cast<uint32_t>(value) & 0x7fffffffu);
+  }
+  if (largest < 0x7f800000u) return;
   for (size_t i = 0; i < features.values.size(); ++i) {
     if (std::isfinite(features.values[i])) continue;
     const auto number = static_cast<int64_t>(i);
@@ -131,14 +139,28 @@ void check_features(const SourceFeatures& features, const RunnerLimits& limits) 
 // Numbers that stand for the tokens of audio, by which equal sources are found: each depends on the
 // frames of its token and on all before them.
 std::vector<int32_t> digest(const SourceFeatures& features, int64_t columns) {
-  std::vector<int32_t> ids;
-  uint64_t hash = 0x9e3779b97f4a7c15u;
-  for (size_t i = 0; i < features.values.size(); ++i) {
-    hash = (hash ^ std::bit_cast<uint32_t>(features.values[i])) * 0xd6e8feb86659fd93u;
+  const auto add = [](uint64_t& hash, uint64_t bits) {
+    hash = (hash ^ bits) * 0xd6e8feb86659fd93u;
     hash ^= hash >> 29;
-    if ((i + 1) % static_cast<size_t>(columns) == 0) {
-      ids.push_back(static_cast<int32_t>(hash >> 33));
+  };
+  // Several chains side by side: each link waits for the one before.
+  constexpr size_t kChains = 8;
+  std::array<uint64_t, kChains> chains = {};
+  uint64_t hash = 0x9e3779b97f4a7c15u;
+  const auto size = static_cast<size_t>(columns);
+  std::vector<int32_t> ids;
+  ids.reserve(features.values.size() / size);
+  for (size_t first = 0; first < features.values.size(); first += size) {
+    const std::span<const float> token = std::span(features.values).subspan(first, size);
+    size_t i = 0;
+    for (; i + kChains <= size; i += kChains) {
+      for (size_t chain = 0; chain < kChains; ++chain) {
+        add(chains[chain], std::bit_cast<uint32_t>(token[i + chain]));
+      }
     }
+    for (; i < size; ++i) add(hash, std::bit_cast<uint32_t>(token[i]));
+    for (const uint64_t chain : chains) add(hash, chain);
+    ids.push_back(static_cast<int32_t>(hash >> 33));
   }
   return ids;
 }

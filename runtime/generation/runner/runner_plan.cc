@@ -36,9 +36,6 @@ SessionOptions session_options(const GenerationOptions& options) {
 
 // Refuses by name what a model with an encoder cannot have.
 void check_source(const StackSpec& source, const GenerationOptions& options) {
-  if (source.stem.kind == StemKind::kAudio && options.device.type == DeviceType::kCuda) {
-    throw RuntimeError("models of speech do not run on CUDA yet, expected device cpu");
-  }
   if (options.max_adapters > 0) {
     throw InvalidArgument(concat("max_adapters is ", options.max_adapters,
                                  ": a model with an encoder and a decoder takes no adapters"));
@@ -146,6 +143,27 @@ int64_t count_pages(const PlannedRunner& planned, const PlannedRunner* draft,
   return pages;
 }
 
+// The formats of the dense layers of a model that generates. Those of windows of audio are large
+// products, for which CUDA has kernels of its own in 8 bits; what follows token by token has 16.
+void choose_formats(LoadedModel& model) {
+  Precision& precision = model.precision;
+  const StackSpec* const source = model.spec.source();
+  const bool on_cuda = model.backend.device->device().type == DeviceType::kCuda;
+  const DType weight = precision.layers.weight;
+  const bool hears = source != nullptr && source->stem.kind == StemKind::kAudio;
+  if (on_cuda && hears) {
+    precision.source = precision.layers;
+    precision.layers = precision.rest;
+  } else if (weight == DType::kFloat8 || (on_cuda && weight == DType::kInt8)) {
+    throw RuntimeError(concat("dtype ", name_of(weight),
+                              weight == DType::kInt8 ? " on a CUDA device" : "",
+                              " is for models that encode, and for speech; load this model, which "
+                              "generates, as float16 or bfloat16"));
+  }
+  precision.layers.skinny = true;
+  precision.decoder = precision.layers;
+}
+
 // All but the cache. `taken_back`: as for kv_cache_shape.
 PlannedRunner plan_model(const std::string& spec_json, const GenerationOptions& options,
                          int64_t taken_back) {
@@ -153,19 +171,7 @@ PlannedRunner plan_model(const std::string& spec_json, const GenerationOptions& 
       .model = open_model(spec_json, session_options(options)), .shape = {}, .plan = {}};
   LoadedModel& model = planned.model;
   check_spec(model.spec, options);
-  if (model.precision.layers.weight == DType::kFloat8) {
-    throw RuntimeError(
-        "dtype float8 is for models that encode; load this model, which generates, as float16 or "
-        "bfloat16");
-  }
-  if (model.precision.layers.weight == DType::kInt8 &&
-      model.backend.device->device().type == DeviceType::kCuda) {
-    throw RuntimeError(
-        "dtype int8 on a CUDA device is for models that encode; load this model, which generates, "
-        "as float16 or bfloat16");
-  }
-  model.precision.layers.skinny = true;
-  model.precision.decoder = model.precision.layers;
+  choose_formats(model);
   count_memory(model, [&](const ModelWeights& weights, Arena& arena) {
     const DType dtype = weights.stem.dtype;
     planned.shape = kv_cache_shape(model.spec.stack(), weights.stack, dtype,
