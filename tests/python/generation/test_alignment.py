@@ -40,14 +40,14 @@ def test_transformers(name: str) -> None:
         found = session.generate(golden.targets, sampling, sources=golden.sources)
         assert session.stats["pages_used"] == 0
     flat = theirs.reshape(-1, *theirs.shape[2:])
-    np.testing.assert_allclose(found[0].alignment, flat, atol=1e-5)
+    np.testing.assert_allclose(found[0].alignment, flat, rtol=5e-5, atol=1e-5)
     for one, source, target in list(zip(found, golden.sources, golden.targets, strict=True))[:2]:
         expected = reference_text_to_text.weights_over_source(
             checkpoint.spec, tensors, source, target
         )
         assert one.alignment.dtype == np.float32
         np.testing.assert_allclose(
-            one.alignment, expected.reshape(-1, len(target), len(source)), atol=2e-6
+            one.alignment, expected.reshape(-1, len(target), len(source)), atol=5e-5
         )
 
 
@@ -103,7 +103,7 @@ def test_speech() -> None:
         ours: checkpoint.tensors[theirs].data.astype(np.float64)
         for ours, theirs in checkpoint.names.items()
     }
-    frames = np.random.default_rng(0).normal(size=(100, 80)).astype(np.float32)
+    frames = np.random.default_rng(0).normal(size=(100, 6)).astype(np.float32)
     prompt = [257, 258, 262, 266, 70, 80, 90, 256]
     texts = 256  # tokens of text, the first ones
     with load(folder, dtype="float32", kv_tokens=8192) as session:

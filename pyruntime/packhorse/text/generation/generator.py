@@ -362,10 +362,12 @@ class Generator:
     ) -> list[list[Generation]]:
         """Results of prompts with sources, and what their tokens attend to: the decoder reads each
         once more as a whole, and its source is in the cache, if that has room."""
-        pairs = [
-            (prompt, one) for prompt, found in zip(prompts, made, strict=True) for one in found
+        told = [
+            (prompt, one)
+            for prompt, found in zip(prompts, made, strict=True)
+            for one in found
+            if one.ids
         ]
-        told = [(prompt, one) for prompt, one in pairs if one.ids]
         # Each token comes after those before it.
         read = [np.append(prompt.ids, np.array(one.ids[:-1], np.int32)) for prompt, one in told]
         sampling = Sampling(max_new_tokens=0, alignment_heads=_last_heads(self._session.config))

@@ -201,9 +201,7 @@ class Conversion:
     def run(self, texts: str | Iterable[str], details: bool, progress: Progress | None) -> Any:
         """The texts that these become, in order; of one text, its own."""
         if self._attends and not details:
-            raise ValueError(
-                "return_attention is True, but results without details are texts alone"
-            )
+            raise ValueError("return_attention is True, but without details results are texts")
         chosen = as_texts(texts)
         jobs = [self.job(text, i, f"texts[{i}]") for i, text in enumerate(chosen)]
         prompts = [prompt for job in jobs for prompt in job.prompts]
