@@ -100,7 +100,8 @@ enum class Step : uint8_t { kBoth, kToken, kFrame };
 std::vector<Step> find_steps(const std::vector<float>& costs, size_t tokens, size_t frames) {
   constexpr float kNever = std::numeric_limits<float>::infinity();
   std::vector<Step> steps(tokens * frames, Step::kFrame);
-  std::vector<float> before(frames + 1, kNever);  // of the token before; [0]: before all frames
+  std::vector<float> before(frames + 1,
+                            kNever);  // costs of the token before; [0]: before all frames
   std::vector<float> here(frames + 1);
   before[0] = 0;
   for (size_t token = 0; token < tokens; ++token) {

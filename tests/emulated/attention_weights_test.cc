@@ -80,17 +80,17 @@ void check_weights(const Shape& shape, unsigned seed) {
           size(page * shape.kv_heads + shape.kv_heads - 1, 64) + static_cast<size_t>(key % 64);
       double score = 0;
       for (int c = 0; c < shape.head_dim; ++c) {
-        const Key element = keys[place * static_cast<size_t>(shape.head_dim) +
-                                 static_cast<size_t>(c)];
+        const Key element =
+            keys[place * static_cast<size_t>(shape.head_dim) + static_cast<size_t>(c)];
         double number = 0;
         if constexpr (kBytes) {
-          number = static_cast<double>(float8_to_float32(element)) *
-                   static_cast<double>(scales[place]);
+          number =
+              static_cast<double>(float8_to_float32(element)) * static_cast<double>(scales[place]);
         } else {
           number = to_double(element);
         }
-        score += number * to_double(q[size(row, columns) +
-                                      static_cast<size_t>(head * shape.head_dim + c)]);
+        score += number *
+                 to_double(q[size(row, columns) + static_cast<size_t>(head * shape.head_dim + c)]);
       }
       scores.push_back(static_cast<double>(0.3F) * score);
       maximum = std::max(maximum, scores.back());

@@ -14,7 +14,7 @@ from transformers import AutoModelForSeq2SeqLM
 
 HERE = Path(__file__).resolve().parent
 FOLDER = HERE / "text_to_text"
-NUMBER = 0  # of the source and its target
+NUMBER = 0  # index of the source and its target
 
 
 def weights(name: str) -> np.ndarray:

@@ -137,7 +137,7 @@ def alignment_heads(given: Any, spec: Mapping[str, Any]) -> tuple[tuple[int, int
 
 
 class Reading(NamedTuple):
-    """What is asked for to know when the text of a window is said. prompt: its tokens. first, end:
+    """A pass over the text of a window, which tells when it is said. prompt: its tokens. first, end:
     those before which the text's tokens come."""
 
     prompt: list[int]

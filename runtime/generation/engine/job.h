@@ -118,9 +118,7 @@ struct Job {
     return sampling.prompt_logprobs.has_value() && scored < prompt_tokens - 1;
   }
   /// Weights of the prompt over the source that have not come yet.
-  bool must_align() const {
-    return !sampling.alignment_heads.empty() && aligned < prompt_tokens;
-  }
+  bool must_align() const { return !sampling.alignment_heads.empty() && aligned < prompt_tokens; }
   /// True if no sequence of it will need another step.
   bool finished() const;
 };

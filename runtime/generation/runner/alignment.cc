@@ -14,9 +14,8 @@ TensorView rows_of(const TensorView& matrix, int64_t first, int64_t count) {
 }  // namespace
 
 bool wants_alignment(const Step& step) {
-  return std::ranges::any_of(step.sequences, [](const SequenceSlice& sequence) {
-    return sequence.alignment.rows > 0;
-  });
+  return std::ranges::any_of(
+      step.sequences, [](const SequenceSlice& sequence) { return sequence.alignment.rows > 0; });
 }
 
 void AlignedKeys::before_attention(size_t layer, const AttentionArgs& args) {

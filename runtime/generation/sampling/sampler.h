@@ -111,7 +111,7 @@ class Sampler {
     const StepSampler* sampler = nullptr;  // while the step is launched; null: a row of a prompt
     int64_t draw = 0;                      // SamplingRow::draw
     int32_t forced = -1;                   // SamplingRow::forced
-    std::span<const uint32_t> mask;        // of a row of a prompt: SequenceSlice::target_mask
+    std::span<const uint32_t> mask;        // SequenceSlice::target_mask of a prompt's row
     Target target;
   };
   // Rows that are computed together, and whose results come together.

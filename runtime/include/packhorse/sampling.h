@@ -130,8 +130,8 @@ struct Sampling {
   /// filtered_logprobs they are those among allowed_ids.
   std::optional<int64_t> prompt_logprobs;
 
-  /// Heads whose weights over the source are wanted for each of the prompt's tokens, in a model with
-  /// cross attention (GenerationRequest::alignment). Such a prompt is computed whole, as for
+  /// Heads whose weights over the source are wanted for each of the prompt's tokens, in a model
+  /// with cross attention (GenerationRequest::alignment). Such a prompt is computed whole, as for
   /// prompt_logprobs. Empty: none.
   std::vector<AttentionHead> alignment_heads;
   /// Tokens of the source, the first ones, over which those weights add up to 1. Without a value:

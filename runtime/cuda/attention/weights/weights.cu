@@ -1,10 +1,9 @@
 // Kernel of attention_weights, in which a block has one query and each thread every kThreads-th
 // key. It runs for few tokens that a text has already, so it takes the plain way.
-#include "cuda/attention/weights/weights.h"
-
 #include <cstdint>
 #include <type_traits>
 
+#include "cuda/attention/weights/weights.h"
 #include "cuda/common/float8.cuh"
 #include "cuda/common/launch.cuh"
 #include "cuda/common/reduce.cuh"
@@ -46,8 +45,8 @@ __global__ void __launch_bounds__(kThreads)
   let_next_kernel_start();
   const int row = static_cast<int>(blockIdx.x);
   const int thread = static_cast<int>(threadIdx.x);
-  const T* const from = static_cast<const T*>(args.q.data) + row * args.q.row_stride +
-                        args.head * args.head_dim;
+  const T* const from =
+      static_cast<const T*>(args.q.data) + row * args.q.row_stride + args.head * args.head_dim;
   for (int c = thread; c < args.head_dim; c += kThreads) query[c] = to_float(from[c]);
   __syncthreads();
 
