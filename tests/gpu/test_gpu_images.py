@@ -12,6 +12,7 @@ import torch
 from golden_images import (
     ON_GPU,
     OUTPUTS,
+    TORCH_ERRORS,
     VISION,
     batch_of,
     bits,
@@ -27,29 +28,35 @@ from packhorse import PackedPatches, Session
 from packhorse.patches import join
 
 MIN_COSINE = {"float16": 0.9999, "bfloat16": 0.999}
-MIN_COSINE_8_BITS = {"int8": 0.99, "float8": 0.98}
+# Operands of dense layers rounded to e4m3 in PyTorch, all else float32, leave 0.969 of ViT's case.
+MIN_COSINE_8_BITS = {"int8": 0.99, "float8": 0.96}
 
 
 @pytest.mark.parametrize("folder", ON_GPU, ids=lambda path: path.name)
 def test_golden(kernels: str, precision: Precision, folder: Path) -> None:
-    """All outputs of images of several sizes, one of whose sides the patches of 147 elements leave
-    no whole vectors."""
+    """All outputs of images of several sizes. Hidden states and embeddings are at most twice as far
+    from float32 as PyTorch's are in the same dtype."""
     golden = read(folder)
     session = Session.load(folder, **precision.options())
     outputs: list[Any] = [name for name in OUTPUTS if name in golden]
     assert {*outputs} == {*session.outputs}
     found = session.run(batch_of(golden), outputs=outputs)
-    least = MIN_COSINE[precision.name]
+    of_torch = TORCH_ERRORS[folder.name][precision.name]
     for name in outputs:
         assert found[name].shape == golden[name].shape
-        assert cosines(found[name], golden[name]).min() >= least, name
+        if name in of_torch:
+            error = np.sqrt(np.square(found[name] - golden[name]).mean())
+            assert error <= 2 * of_torch[name], name
+        else:
+            assert cosines(found[name], golden[name]).min() >= MIN_COSINE[precision.name], name
 
 
 @pytest.mark.parametrize("dtype", [*MIN_COSINE_8_BITS])
 @pytest.mark.parametrize("folder", ON_GPU, ids=lambda path: path.name)
-def test_8_bits(folder: Path, dtype: Any) -> None:
-    if dtype == "float8" and torch.cuda.get_device_capability(0) != (9, 0):
-        pytest.skip("needs compute capability 9.0")
+def test_8_bits(kernels: str, folder: Path, dtype: Any) -> None:
+    on_hopper = torch.cuda.get_device_capability(0) == (9, 0) and kernels == "sm90"
+    if dtype == "float8" and not on_hopper:
+        pytest.skip("needs compute capability 9.0 and its own kernels")
     golden = read(folder)
     session = Session.load(folder, DEVICE, dtype)
     found = session.run(batch_of(golden), outputs="embedding").embedding
@@ -124,6 +131,6 @@ def test_requests_are_checked(precision: Precision) -> None:
     ]:
         with pytest.raises(ValueError, match=message):
             session.run(wrong)
-    with pytest.raises(ValueError, match="without stream, on_device and rows"):
+    with pytest.raises(ValueError, match="go without stream, on_device, rows and features"):
         session.run(batch[:1], on_device=True)
     assert (session.run(batch[:1], outputs="embedding").embedding == first).all()

@@ -9,6 +9,7 @@
 #include "cuda/device/graph.h"
 #include "cuda/device/graph_bounds.h"
 #include "cuda/device/host_device_ring.h"
+#include "cuda/device/device_copy.h"
 #include "cuda/device/small_copy.h"
 
 namespace packhorse::cuda {
@@ -78,9 +79,10 @@ void CudaContext::download(void* host_to, const void* device_from, size_t bytes)
   downloads_.download(host_to, device_from, bytes, stream_);
 }
 
-void CudaContext::copy(void* device_to, const void* device_from, size_t bytes) {
+void CudaContext::copy(std::span<const DeviceCopy> copies) {
+  if (copies.empty()) return;
   const DeviceGuard guard(device_);
-  CUDA_CHECK(cudaMemcpyAsync(device_to, device_from, bytes, cudaMemcpyDeviceToDevice, stream_));
+  copy_on_device(copies, stream_);
 }
 
 size_t CudaContext::free_bytes() const {

@@ -22,7 +22,7 @@ class CudaContext final : public DeviceContext {
   std::unique_ptr<DeviceMemory> allocate(size_t bytes) override;
   void upload(void* device_to, const void* host_from, size_t bytes) override;
   void download(void* host_to, const void* device_from, size_t bytes) override;
-  void copy(void* device_to, const void* device_from, size_t bytes) override;
+  void copy(std::span<const DeviceCopy> copies) override;
   size_t free_bytes() const override;
   void drop_downloads() noexcept override { downloads_.drop(stream_); }
   std::unique_ptr<UploadBuffer> make_upload_buffer(void* device_to, size_t bytes) override;

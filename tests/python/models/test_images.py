@@ -13,6 +13,7 @@ import pytest
 from golden_images import (
     FOLDERS,
     OUTPUTS,
+    TORCH_ERRORS,
     batch_of,
     check_empty_images,
     check_orders,
@@ -30,8 +31,6 @@ from packhorse_weights.tensor import Tensor
 
 MAX_ABS_ERROR = 5e-5  # float32; what is found is below 2e-5
 MIN_COSINE = {"float16": 0.9999, "bfloat16": 0.999, "int8": 0.995}
-# Roots of mean squares of PyTorch's own errors.
-TORCH_ERRORS = json.loads((GOLDEN / "errors_16_bits.json").read_text(encoding="utf-8"))
 
 
 @pytest.fixture(params=FOLDERS, ids=lambda path: path.name)
