@@ -125,7 +125,8 @@ def alignment_heads(given: Any, spec: Mapping[str, Any]) -> tuple[tuple[int, int
             return False
         if not all(isinstance(one, int) and not isinstance(one, bool) for one in pair):
             return False
-        return 0 <= pair[0] < len(counts) and 0 <= pair[1] < counts[pair[0]]
+        layer, head = map(int, pair)
+        return 0 <= layer < len(counts) and 0 <= head < counts[layer]
 
     pairs = list(given) if isinstance(given, list | tuple) else []
     if not pairs or not all(map(known, pairs)) or len(set(map(tuple, pairs))) < len(pairs):
