@@ -127,6 +127,9 @@ class CpuOps final : public Ops {
           cpu::paged_attention(args, kernels, pool);
         });
   }
+  void do_attention_weights(const AttentionWeightsArgs& args) override {
+    run({args.q.dtype, page_dtype(args.pages)}, args, cpu::attention_weights);
+  }
   void do_cca(const CcaArgs& args) override { run(args.latents, args, cpu::cca); }
 
   void do_moe(const MoeArgs& args) override { run(args.x, args, cpu::moe); }

@@ -63,6 +63,7 @@ class CudaOps final : public Ops {
   void do_attention(const AttentionArgs& args) override;
   void do_append_kv_cache(const AppendKvCacheArgs& args) override;
   void do_paged_attention(const AttentionArgs& args) override;
+  void do_attention_weights(const AttentionWeightsArgs& args) override;
   void do_norm(const NormArgs& args) override;
   void do_pool(const PoolArgs& args) override;
   void do_sparse_pool(const SparsePoolArgs& args) override;

@@ -93,6 +93,7 @@ class PACKHORSE_API Ops {
   void cca(const CcaArgs& args);
   void append_kv_cache(const AppendKvCacheArgs& args);
   void attention(const AttentionArgs& args);
+  void attention_weights(const AttentionWeightsArgs& args);
   void norm(const NormArgs& args);
   void pool(const PoolArgs& args);
   void sparse_pool(const SparsePoolArgs& args);
@@ -129,6 +130,7 @@ class PACKHORSE_API Ops {
   virtual void do_append_kv_cache(const AppendKvCacheArgs& args) = 0;
   virtual void do_attention(const AttentionArgs& args) = 0;
   virtual void do_paged_attention(const AttentionArgs& args) = 0;
+  virtual void do_attention_weights(const AttentionWeightsArgs& args) = 0;
   virtual void do_norm(const NormArgs& args) = 0;
   virtual void do_pool(const PoolArgs& args) = 0;
   virtual void do_sparse_pool(const SparsePoolArgs& args) = 0;

@@ -165,4 +165,27 @@ void Ops::attention(const AttentionArgs& args) {
   if (args.q.rows() > 0) do_attention(args);
 }
 
+void Ops::attention_weights(const AttentionWeightsArgs& args) {
+  const char* op = "attention_weights";
+  check_heads(op, args.num_heads, args.num_kv_heads);
+  check_head_dim(op, args.head_dim, head_dim_multiple());
+  if (args.head_dim > kMostWeightsColumns) {
+    fail(op, concat("head_dim is ", args.head_dim, ", expected at most ", kMostWeightsColumns));
+  }
+  check_compute_dtype(op, "q", args.q);
+  check_matrix(op, "q", args.q, args.q.rows(), int64_t{args.num_heads} * args.head_dim);
+  const BatchView one = {.num_tokens = args.q.rows(), .num_sequences = args.sequence + 1};
+  check_pages(op, args.pages, one, args.num_kv_heads, args.head_dim);
+  check_dtype_is(op, "out", args.out, DType::kFloat32);
+  check_matrix(op, "out", args.out, args.q.rows(), args.num_keys);
+  if (args.sequence < 0 || args.head < 0 || args.head >= args.num_heads) {
+    fail(op, concat("sequence ", args.sequence, ", head ", args.head,
+                    ", expected 0 or more, and a head below ", args.num_heads));
+  }
+  if (args.num_keys < 1 || args.num_keys > args.pages.max_kv_len) {
+    fail(op, concat("num_keys is ", args.num_keys, ", expected 1 to ", args.pages.max_kv_len));
+  }
+  if (args.q.rows() > 0) do_attention_weights(args);
+}
+
 }  // namespace packhorse

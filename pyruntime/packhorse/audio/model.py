@@ -18,6 +18,7 @@ from packhorse.audio.results import Segment, Transcription
 from packhorse.audio.running import run_all
 from packhorse.audio.tokens import SpeechTokens
 from packhorse.audio.transcriber import Language, Progress, Steps, Transcriber
+from packhorse.audio.words import alignment_heads
 from packhorse.generation.session import GenerationSession
 from packhorse.load_options import LoadOptions, ModelPath
 from packhorse.names import AskedDtype
@@ -66,6 +67,7 @@ class AudioModel:
         self.tokens = SpeechTokens(tokenizer, session.vocab_size, where, multilingual)
         self._window = _FRAMES_PER_TOKEN * session.max_source_tokens
         self._context = session.max_context
+        self._heads = alignment_heads(settings.get("alignment_heads"), session.config)
 
     @classmethod
     @shows_loading
@@ -194,7 +196,9 @@ class AudioModel:
                 raise type(error)(f"audio[{number}]: {error}") from None
             durations[number] = samples.size / SAMPLE_RATE
             frames = self._frames(samples)
-            return Transcriber(frames, self.tokens, options, self._window, self._context).run()
+            return Transcriber(
+                frames, self.tokens, options, self._window, self._context, self._heads
+            ).run()
 
         return (partial(begin, number) for number in range(len(audios)))
 

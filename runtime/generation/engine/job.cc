@@ -174,6 +174,25 @@ void reserve(Sequence& sequence, const Job& job, size_t num_top, size_t mask_wor
   sequence.mask_words.resize(mask_words);
 }
 
+// Takes the room for weights over the source.
+void plan_alignment(Job& job) {
+  const Sampling& sampling = job.sampling;
+  const int64_t source = std::ssize(job.source);
+  const int64_t wanted = sampling.alignment_source.value_or(source);
+  if (sampling.alignment_heads.empty()) {
+    if (!sampling.alignment_source) return;
+    throw InvalidArgument(concat("alignment_source is ", wanted,
+                                 " without alignment_heads, expected these beside it"));
+  }
+  if (wanted < 1 || wanted > source) {
+    throw InvalidArgument(concat("alignment_source is ", wanted, ", expected 1 to ", source,
+                                 ", the tokens of the source"));
+  }
+  job.alignment.source_tokens = wanted;
+  job.alignment.values.resize(sampling.alignment_heads.size() *
+                              static_cast<size_t>(job.prompt_tokens * wanted));
+}
+
 std::shared_ptr<TokenMask> fork_mask(const TokenMask& mask) {
   if (auto fork = mask.fork()) return fork;
   throw InvalidArgument(
@@ -229,6 +248,7 @@ std::unique_ptr<Job> make_job(std::span<const int32_t> ids, const Sampling& samp
                                      sampling.early_stopping, job->max_size - job->prompt_tokens,
                                      job->stop_ids, sampling.patience});
   }
+  plan_alignment(*job);
   job->allowed_words = words_of(sampling.allowed_ids, limits.vocab_size);
   const bool masks = sampling.mask != nullptr || !sampling.allowed_ids.empty();
   const size_t words = masks ? num_words(limits.vocab_size) : 0;
@@ -248,7 +268,7 @@ std::unique_ptr<Job> make_job(std::span<const int32_t> ids, const Sampling& samp
   add_speculation(*job, options);
   for (Sequence& sequence : job->sequences) {
     sequence.plain = !searches && !masks && !looks_back && !sampling.prompt_logprobs &&
-                     sequence.speculation == nullptr;
+                     sampling.alignment_heads.empty() && sequence.speculation == nullptr;
   }
   for (Sequence& sequence : job->spare) {
     sequence.job = job.get();

@@ -1,6 +1,7 @@
 #include "generation/runner/runner_plan.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "core/format.h"
@@ -233,6 +234,20 @@ int64_t source_features(const Spec& spec) {
   return hears ? kAudioStride * source->stem.audio.features : 0;
 }
 
+namespace {
+
+// Heads of cross attention in each layer, of which specs have equally many.
+int64_t cross_heads(const Spec& spec) {
+  if (spec.source() == nullptr) return 0;
+  int64_t heads = std::numeric_limits<int64_t>::max();
+  for (const LayerSpec& layer : spec.stack().layers) {
+    heads = std::min(heads, attention_of(layer.blocks[1])->num_heads);
+  }
+  return heads;
+}
+
+}  // namespace
+
 RunnerLimits limits_of(const Spec& spec, const GenerationOptions& options) {
   return {.vocab_size = spec.stack().stem.vocab_size,
           .max_context = spec.max_seqlen,
@@ -244,6 +259,8 @@ RunnerLimits limits_of(const Spec& spec, const GenerationOptions& options) {
           .max_chunk = 0,
           .max_source = longest_source(spec, options),
           .source_vocab_size = spec.source() == nullptr ? 0 : spec.source()->stem.vocab_size,
+          .cross_layers = spec.source() == nullptr ? 0 : std::ssize(spec.stack().layers),
+          .cross_heads = cross_heads(spec),
           .source_features = source_features(spec)};
 }
 
@@ -291,6 +308,8 @@ RunnerBuffers take_runner_buffers(const Spec& spec, const ModelWeights& weights,
   const StepLayout layout(limits_of(spec, options), longest_table(spec));
   buffers.step = take_step_buffers(layout, limits_of(spec, options), arena);
   if (weights.source) {
+    buffers.alignment =
+        arena.take_matrix("alignment", kAlignedRows, capacity.max_source, DType::kFloat32);
     const Arena::Scope source(arena);
     buffers.source = take_source_buffers(spec, weights, capacity, backend, arena);
   }

@@ -296,6 +296,9 @@ const PlannedStep& Scheduler::commit() {
     if (sequence.index == 0 && job.must_score()) {
       job.scored = std::max(job.scored, std::min(sequence.committed, job.prompt_tokens - 1));
     }
+    if (sequence.index == 0 && job.must_align()) {
+      job.aligned = std::max(job.aligned, std::min(sequence.committed, job.prompt_tokens));
+    }
   }
   return plan;
 }

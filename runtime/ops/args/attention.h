@@ -125,6 +125,25 @@ struct AttentionArgs {
   void* workspace = nullptr;  // Ops::attention_workspace bytes
 };
 
+/// The widest head of AttentionWeightsArgs.
+inline constexpr int64_t kMostWeightsColumns = 512;
+
+/// Weights by which one head of queries attends to the first `num_keys` keys of a sequence in
+/// pages: out[i, j] = softmax over j of scale * q[i] . key j, in float32. All queries see these
+/// keys. A row of `out` is one expression of its own query and of the keys.
+struct AttentionWeightsArgs {
+  TensorView q;          // [n, num_heads * head_dim]; rows may be strided
+  PagedKvCache pages;    // its values are not read
+  int64_t sequence = 0;  // row of pages.table
+  int64_t num_keys = 0;  // 1 to pages.kv_lens[sequence], which is not looked at
+  int64_t head = 0;      // one of the queries'
+  int32_t num_heads = 0;
+  int32_t num_kv_heads = 0;  // divides num_heads
+  int32_t head_dim = 0;      // as stored
+  float scale = 0;
+  TensorView out;  // [n, num_keys] float32; rows may be strided
+};
+
 /// The keys and values that attention over pages appends, where it is given k and v.
 inline AppendKvCacheArgs appended(const AttentionArgs& args) {
   return {args.k, args.v, args.pages, args.queries, args.num_kv_heads, args.head_dim};
