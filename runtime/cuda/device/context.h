@@ -24,8 +24,9 @@ class CudaContext final : public DeviceContext {
   void download(void* host_to, const void* device_from, size_t bytes) override;
   void copy(void* device_to, const void* device_from, size_t bytes) override;
   size_t free_bytes() const override;
-  void drop_downloads() noexcept override { downloads_.drop(stream_); }
+  void drop_downloads() noexcept override;
   std::unique_ptr<UploadBuffer> make_upload_buffer(void* device_to, size_t bytes) override;
+  std::unique_ptr<InputUpload> make_input_upload(void* device_to, size_t bytes) override;
   std::unique_ptr<HostDeviceRing> make_ring(void* inputs, size_t input_bytes, const void* results,
                                             size_t result_bytes) override;
   bool asynchronous() const override { return true; }
@@ -40,6 +41,10 @@ class CudaContext final : public DeviceContext {
 
   int index() const { return device_; }
   const KernelStream& stream() const { return kernels_; }
+
+  /// Says that the stream was asked to read memory that is the caller's until the next
+  /// `synchronize`.
+  void note_caller_is_read() { caller_is_read_ = true; }
 
   /// Copies `bytes` of host memory into slots of the upload ring, one after the other, and calls
   /// send(slot, offset, size) for each: that must ask the stream to read the slot.
@@ -56,6 +61,7 @@ class CudaContext final : public DeviceContext {
 
  private:
   int device_;
+  bool caller_is_read_ = false;
   UploadRing uploads_;
   DownloadBuffer downloads_;
   Stream stream_;  // destroyed before the buffers above, after waiting for work that uses them
