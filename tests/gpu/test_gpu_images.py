@@ -165,6 +165,7 @@ def test_patches_on_the_device(precision: Precision, name: str) -> None:
             with session.run(host, outputs=outputs, on_device=True) as result:
                 assert [result[one].numpy().tobytes() for one in outputs] == expected, dtype
     features = there(golden.features)
+    torch.cuda.synchronize()  # this interface names no stream
     interface = Interface(features.data_ptr(), tuple(features.shape), "<f4")
     found = session.run(PackedPatches(interface, golden.grids), outputs=outputs, on_device=False)
     assert bits(found, outputs) == bits(session.run(golden, outputs=outputs), outputs)
