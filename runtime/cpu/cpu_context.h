@@ -87,8 +87,14 @@ class CpuContext final : public DeviceContext {
   void download(void* host_to, const void* device_from, size_t bytes) override {
     if (bytes > 0) std::memcpy(host_to, device_from, bytes);
   }
-  void copy(void* device_to, const void* device_from, size_t bytes) override {
-    std::memcpy(device_to, device_from, bytes);
+  void copy(std::span<const DeviceCopy> copies) override {
+    for (const DeviceCopy& copy : copies) {
+      auto* to = static_cast<char*>(copy.to);
+      const auto* from = static_cast<const char*>(copy.from);
+      for (int64_t row = 0; row < copy.rows; ++row, to += copy.stride, from += copy.stride) {
+        std::memcpy(to, from, copy.bytes);
+      }
+    }
   }
   size_t free_bytes() const override { return free_host_memory(); }
   std::unique_ptr<UploadBuffer> make_upload_buffer(void* device_to, size_t) override {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "ops/device_io.h"
@@ -24,6 +25,16 @@ class PACKHORSE_API DeviceMemory {
  protected:
   void* data_ = nullptr;
   size_t bytes_ = 0;
+};
+
+/// Copy of `rows` rows of `bytes` bytes, each `stride` bytes behind the one before, at both places.
+/// Places and the stride are multiples of 16.
+struct DeviceCopy {
+  void* to = nullptr;
+  const void* from = nullptr;
+  size_t bytes = 0;
+  size_t stride = 0;
+  int64_t rows = 1;
 };
 
 /// Host memory that repeatedly fills one place on the device, with no further copy on the way.
@@ -104,8 +115,9 @@ class PACKHORSE_API DeviceContext {
   /// Cancels all downloads since the last `synchronize`: they no longer write to host memory. Waits
   /// for uploads that read an array of the caller.
   virtual void drop_downloads() noexcept {}
-  /// Copies within the device's memory; the two ranges do not overlap.
-  virtual void copy(void* device_to, const void* device_from, size_t bytes) = 0;
+  /// Copies within the device's memory, all at the same time: none writes what it reads, or what
+  /// another one reads or writes.
+  virtual void copy(std::span<const DeviceCopy> copies) = 0;
   /// Bytes that could be allocated now, about.
   virtual size_t free_bytes() const = 0;
   virtual std::unique_ptr<UploadBuffer> make_upload_buffer(void* device_to, size_t bytes) = 0;

@@ -29,7 +29,8 @@ from packhorse import PackedPatches, Session
 from packhorse.patches import join
 
 MIN_COSINE = {"float16": 0.9999, "bfloat16": 0.999}
-MIN_COSINE_8_BITS = {"int8": 0.99, "float8": 0.98}
+# Operands of dense layers rounded to e4m3 in PyTorch, all else float32, leave 0.969 of ViT's case.
+MIN_COSINE_8_BITS = {"int8": 0.99, "float8": 0.96}
 
 
 @pytest.mark.parametrize("folder", ON_GPU, ids=lambda path: path.name)

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "cuda/device/check.h"
+#include "cuda/device/device_copy.h"
 #include "cuda/device/graph.h"
 #include "cuda/device/graph_bounds.h"
 #include "cuda/device/host_device_ring.h"
@@ -86,9 +87,10 @@ void CudaContext::drop_downloads() noexcept {
   downloads_.drop(stream_);
 }
 
-void CudaContext::copy(void* device_to, const void* device_from, size_t bytes) {
+void CudaContext::copy(std::span<const DeviceCopy> copies) {
+  if (copies.empty()) return;
   const DeviceGuard guard(device_);
-  CUDA_CHECK(cudaMemcpyAsync(device_to, device_from, bytes, cudaMemcpyDeviceToDevice, stream_));
+  copy_on_device(copies, stream_);
 }
 
 size_t CudaContext::free_bytes() const {
@@ -106,7 +108,7 @@ std::unique_ptr<UploadBuffer> CudaContext::make_upload_buffer(void* device_to, s
 
 std::unique_ptr<InputUpload> CudaContext::make_input_upload(void* device_to, size_t bytes) {
   const DeviceGuard guard(device_);
-  return cuda::make_input_upload(*this, device_to, bytes);
+  return cuda::make_input_upload(device_, stream_, device_to, bytes, caller_is_read_);
 }
 
 std::unique_ptr<HostDeviceRing> CudaContext::make_ring(void* inputs, size_t input_bytes,

@@ -22,7 +22,7 @@ class CudaContext final : public DeviceContext {
   std::unique_ptr<DeviceMemory> allocate(size_t bytes) override;
   void upload(void* device_to, const void* host_from, size_t bytes) override;
   void download(void* host_to, const void* device_from, size_t bytes) override;
-  void copy(void* device_to, const void* device_from, size_t bytes) override;
+  void copy(std::span<const DeviceCopy> copies) override;
   size_t free_bytes() const override;
   void drop_downloads() noexcept override;
   std::unique_ptr<UploadBuffer> make_upload_buffer(void* device_to, size_t bytes) override;
@@ -42,10 +42,6 @@ class CudaContext final : public DeviceContext {
   int index() const { return device_; }
   const KernelStream& stream() const { return kernels_; }
 
-  /// Says that the stream was asked to read memory that is the caller's until the next
-  /// `synchronize`.
-  void note_caller_is_read() { caller_is_read_ = true; }
-
   /// Copies `bytes` of host memory into slots of the upload ring, one after the other, and calls
   /// send(slot, offset, size) for each: that must ask the stream to read the slot.
   template <class Send>
@@ -61,7 +57,7 @@ class CudaContext final : public DeviceContext {
 
  private:
   int device_;
-  bool caller_is_read_ = false;
+  bool caller_is_read_ = false;  // the stream may still read memory of a caller
   UploadRing uploads_;
   DownloadBuffer downloads_;
   Stream stream_;  // destroyed before the buffers above, after waiting for work that uses them

@@ -31,11 +31,13 @@ bool is_page_locked(const void* data, size_t bytes) {
 
 class CudaInputUpload final : public InputUpload {
  public:
-  CudaInputUpload(CudaContext& context, void* to, size_t bytes)
-      : context_(context),
+  CudaInputUpload(int device, cudaStream_t stream, void* to, size_t bytes, bool& caller_is_read)
+      : device_(device),
+        stream_(stream),
         to_(static_cast<unsigned char*>(to)),
         slot_bytes_(std::min(round_up(ceil_div(bytes, kSlots), kPage), kMostSlotBytes)),
         memory_(kSlots * slot_bytes_),
+        caller_is_read_(caller_is_read),
         copier_(threads(slot_bytes_)) {}
   // The stream must be done with the slots before they are freed.
   ~CudaInputUpload() override {
@@ -44,10 +46,10 @@ class CudaInputUpload final : public InputUpload {
 
   void send(const void* host_from, size_t bytes, bool stays) override {
     if (bytes == 0) return;
-    const DeviceGuard guard(context_.index());
+    const DeviceGuard guard(device_);
     const auto* from = static_cast<const unsigned char*>(host_from);
     if (stays && is_page_locked(from, bytes)) {
-      context_.note_caller_is_read();
+      caller_is_read_ = true;
       return transfer(0, from, bytes);
     }
     for (size_t offset = 0; offset < bytes; offset += slot_bytes_) {
@@ -56,7 +58,7 @@ class CudaInputUpload final : public InputUpload {
       CUDA_CHECK(cudaEventSynchronize(read_[next_]));
       copier_.copy(slot, from + offset, size);
       transfer(offset, slot, size);
-      CUDA_CHECK(cudaEventRecord(read_[next_], context_.stream()));
+      CUDA_CHECK(cudaEventRecord(read_[next_], stream_));
       next_ = (next_ + 1) % kSlots;
     }
   }
@@ -78,23 +80,25 @@ class CudaInputUpload final : public InputUpload {
   }
 
   void transfer(size_t offset, const void* from, size_t bytes) {
-    CUDA_CHECK(
-        cudaMemcpyAsync(to_ + offset, from, bytes, cudaMemcpyHostToDevice, context_.stream()));
+    CUDA_CHECK(cudaMemcpyAsync(to_ + offset, from, bytes, cudaMemcpyHostToDevice, stream_));
   }
 
-  CudaContext& context_;
+  int device_;
+  cudaStream_t stream_;
   unsigned char* to_;
   size_t slot_bytes_;
   PinnedMemory memory_;
   std::array<ReadEvent, kSlots> read_;
   size_t next_ = 0;
+  bool& caller_is_read_;
   HostCopier copier_;
 };
 
 }  // namespace
 
-std::unique_ptr<InputUpload> make_input_upload(CudaContext& context, void* to, size_t bytes) {
-  return std::make_unique<CudaInputUpload>(context, to, bytes);
+std::unique_ptr<InputUpload> make_input_upload(int device, cudaStream_t stream, void* to,
+                                               size_t bytes, bool& caller_is_read) {
+  return std::make_unique<CudaInputUpload>(device, stream, to, bytes, caller_is_read);
 }
 
 }  // namespace packhorse::cuda

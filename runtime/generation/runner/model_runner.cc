@@ -320,7 +320,7 @@ class ModelRunner final : public StepRunner {
   const std::unique_ptr<DeviceMemory> adapter_memory_;
   const std::unique_ptr<DeviceMemory> cache_memory_;
   const RunnerBuffers buffers_;
-  const KvCache cache_;
+  KvCache cache_;
   const StepLayout layout_;
   const std::unique_ptr<HostDeviceRing> ring_;
   StepInputs inputs_;

@@ -11,10 +11,12 @@
 
 namespace packhorse {
 
-/// The content of page `to` becomes that of page `from`, in all layers.
+/// The first `tokens` tokens of page `to` become those of page `from`, in all layers; what the
+/// others hold is not read any more.
 struct PageCopy {
   int32_t from = 0;
   int32_t to = 0;
+  int64_t tokens = 0;
 };
 
 /// Choice of the token after the last one of a SequenceSlice.

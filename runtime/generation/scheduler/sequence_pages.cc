@@ -197,7 +197,7 @@ bool SequencePages::extend(std::span<Sequence* const> unit, std::vector<PageCopy
       sequence->pages.push_back(pool_.allocate());
     } else if (pool_.holders(page) > 1) {
       sequence->pages.back() = pool_.allocate();
-      copies.push_back({page, sequence->pages.back()});
+      copies.push_back({page, sequence->pages.back(), sequence->computed % kPageTokens});
       pool_.release(page);
     }
   }
