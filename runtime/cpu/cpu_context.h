@@ -32,6 +32,17 @@ class InPlaceUpload final : public UploadBuffer {
   void* to_;
 };
 
+class HostInputUpload final : public InputUpload {
+ public:
+  explicit HostInputUpload(void* to) : to_(to) {}
+  void send(const void* host_from, size_t bytes, bool) override {
+    if (bytes > 0) std::memcpy(to_, host_from, bytes);
+  }
+
+ private:
+  void* to_;
+};
+
 /// Inputs are written in place. Results are copied when they are asked for, so that later work may
 /// overwrite the place.
 class CpuHostDeviceRing final : public HostDeviceRing {
@@ -88,6 +99,9 @@ class CpuContext final : public DeviceContext {
   size_t free_bytes() const override { return free_host_memory(); }
   std::unique_ptr<UploadBuffer> make_upload_buffer(void* device_to, size_t) override {
     return std::make_unique<InPlaceUpload>(device_to);
+  }
+  std::unique_ptr<InputUpload> make_input_upload(void* device_to, size_t) override {
+    return std::make_unique<HostInputUpload>(device_to);
   }
   std::unique_ptr<HostDeviceRing> make_ring(void* inputs, size_t, const void* results,
                                             size_t result_bytes) override {

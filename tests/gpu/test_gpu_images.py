@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from dlpack_producer import Interface, Producer
 from golden_images import (
     FOLDERS,
     OUTPUTS,
@@ -144,6 +145,132 @@ def test_requests_are_checked(precision: Precision) -> None:
     ]:
         with pytest.raises(ValueError, match=message):
             session.run(wrong)
-    with pytest.raises(ValueError, match="go without stream, on_device, rows and features"):
-        session.run(batch[:1], on_device=True)
+    with pytest.raises(ValueError, match="go without rows= and features="):
+        session.run(batch[:1], rows=[0])
     assert (session.run(batch[:1], outputs="embedding").embedding == first).all()
+
+
+# --- where patches lie
+
+
+def there(features: Any, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.as_tensor(features, device=DEVICE).to(dtype)
+
+
+@pytest.mark.parametrize("name", ["clip", "dinov2-registers", "siglip2-naflex"])
+def test_patches_on_the_device(precision: Precision, name: str) -> None:
+    """The bits of the same numbers from the host, whether results stay on the device or not."""
+    session = Session.load(VISION / name, **precision.options())
+    golden = batch_of(read(VISION / name))
+    outputs: list[Any] = [*session.outputs]
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        features = there(golden.features, dtype)
+        whole = PackedPatches(features, golden.grids)
+        # The last batch begins at an odd row, so at an address that no vector may be read from.
+        for batch in (whole, whole[1:2], whole[2:]):
+            assert batch.on_device
+            host = PackedPatches(batch.features.float().cpu().numpy(), batch.grids)
+            expected = bits(session.run(host, outputs=outputs), outputs)
+            with session.run(batch, outputs=outputs) as result:
+                assert [result[one].device for one in outputs] == [DEVICE] * len(outputs)
+                assert [result[one].numpy().tobytes() for one in outputs] == expected, dtype
+            found = session.run(batch, outputs=outputs, on_device=False)
+            assert bits(found, outputs) == expected, dtype
+            with session.run(host, outputs=outputs, on_device=True) as result:
+                assert [result[one].numpy().tobytes() for one in outputs] == expected, dtype
+    features = there(golden.features)
+    torch.cuda.synchronize()  # this interface names no stream
+    interface = Interface(features.data_ptr(), tuple(features.shape), "<f4")
+    found = session.run(PackedPatches(interface, golden.grids), outputs=outputs, on_device=False)
+    assert bits(found, outputs) == bits(session.run(golden, outputs=outputs), outputs)
+    none = PackedPatches(features[:0], [(0, 0), (0, 5)])
+    found = session.run(none, outputs="embedding", on_device=False)
+    assert found.embedding.shape[0] == 2
+    assert not found.embedding.any()
+
+
+def test_patches_are_written_late_on_a_stream(precision: Precision) -> None:
+    """Work before the run on its stream, and the reader of its results, are in order."""
+    session = Session.load(VISION / "dinov2", **precision.options())
+    golden = batch_of(read(VISION / "dinov2"))
+    expected = session.run(golden, outputs="embedding").embedding
+    real = there(golden.features)
+    late = torch.zeros_like(real)
+    stream = torch.cuda.Stream()
+    for on_device in (True, False):
+        late.zero_()
+        torch.cuda.synchronize()
+        with torch.cuda.stream(stream):
+            torch.cuda._sleep(100_000_000)
+            late.copy_(real)
+            found: Any = session.run(
+                PackedPatches(late, golden.grids),
+                outputs="embedding",
+                stream=stream,
+                on_device=on_device,
+            )
+            copy = found.embedding
+            if on_device:
+                copy = torch.from_dlpack(found.embedding).clone()
+        stream.synchronize()
+        if on_device:
+            copy = copy.cpu().numpy()
+            found.release()
+        assert copy.tobytes() == expected.tobytes()
+
+
+def test_page_locked_and_ordinary_memory(precision: Precision) -> None:
+    """Bits are equal, also of more patches than the 8 MiB of page-locked slots hold."""
+    session = Session.load(
+        VISION / "dinov2", max_tokens=20_000, max_sequences=80, **precision.options()
+    )
+    outputs: list[Any] = ["hidden", "embedding"]
+    draw = np.random.default_rng(3)
+    for grids in ([(3, 5)], [(16, 16)] * 70 + [(1, 7)], [(16, 16)] * 30):
+        count = sum(rows * columns for rows, columns in grids)
+        features = draw.normal(size=(count, 147)).astype(np.float32)
+        locked = torch.from_numpy(features).pin_memory()
+        assert locked.is_pinned()
+        on_device = PackedPatches(there(features), grids)
+        expected = bits(session.run(on_device, outputs=outputs, on_device=False), outputs)
+        for given in (features, locked.numpy(), locked):
+            batch: Any = PackedPatches(given, grids)
+            assert not batch.on_device
+            assert bits(session.run(batch, outputs=outputs), outputs) == expected
+        # Where results stay on the device, the run returns before the device has read the patches,
+        # which the caller may change at once all the same.
+        with session.run(PackedPatches(locked, grids), outputs=outputs, on_device=True) as result:
+            locked.zero_()
+            assert [result[one].numpy().tobytes() for one in outputs] == expected
+
+
+def test_wrong_patches_on_the_device(precision: Precision) -> None:
+    """Messages name what was found; afterwards the session gives the same bits."""
+    session = Session.load(VISION / "dinov2", **precision.options())
+    golden = batch_of(read(VISION / "dinov2"))
+    grids, features = golden.grids, there(golden.features)
+    shape = tuple(features.shape)
+    first = session.run(golden, outputs="embedding").embedding
+    address, host = features.data_ptr(), golden.features.ctypes.data
+    for wrong, message in [
+        (features[:, :-1].contiguous(), "features has 146 columns; the model takes 147"),
+        (features[:, :-1], "features is not contiguous, expected row-major order"),
+        (features[:-1], "features has .* rows, but the grids have"),
+        (Producer(address, shape, "float32", device=(2, 1)), "lies on cuda:1, expected cuda:0"),
+        (Producer(address, shape, "float32", device=(10, 0)), "device type 10, expected CUDA"),
+        (Interface(host, shape, "<f4"), "features is host memory, expected memory of cuda:0"),
+    ]:
+        batch: Any = PackedPatches(wrong, grids)
+        for on_device in (None, False):
+            with pytest.raises(ValueError, match=message):
+                session.run(batch, on_device=on_device)
+    for wrong, message in [
+        (features.double(), r"features is float64\[.*\] on a device, expected float32, float16"),
+        (features.int(), "features is int32"),
+        (features[0], r"features is float32\[147\] on a device"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            PackedPatches(wrong, grids)
+    with pytest.raises(ValueError, match="grids lie on a device"):
+        PackedPatches(features, torch.as_tensor(grids, device=DEVICE))
+    assert (session.run(golden, outputs="embedding").embedding == first).all()
