@@ -111,9 +111,12 @@ CrossAttentionWeights build_cross_attention(const StackLoad& load, const CrossAt
   const StackSpec& stack = load.spec;
   const LinearFormat& format = packer.precision().layers;
   CrossAttentionWeights weights;
+  // Keys and values of a source are computed for all its tokens at once.
+  LinearFormat of_source = format;
+  of_source.skinny = false;
   weights.query = packer.linear(cross_query_layout(stack, spec, packer, set), format);
   weights.key_value =
-      packer.linear(cross_key_value_layout(stack, *load.source, spec, packer, set), format);
+      packer.linear(cross_key_value_layout(stack, *load.source, spec, packer, set), of_source);
   weights.output = packer.linear(cross_output_layout(stack, spec, packer, set), format);
   return weights;
 }
@@ -197,6 +200,7 @@ void compute(const StackRun& run, const Block& block, const CrossAttentionWeight
   AttentionArgs args =
       attention_args(*attention_of(block.spec), weights, run.buffers.cross, run.batch);
   args.pages = run.source->keys(block.layer, {}).pages;
+  run.source->before_attention(block.layer, args);
   run.ops.attention(args);
 }
 
