@@ -209,6 +209,42 @@ def test_many_at_once(model: AudioModel) -> None:
     assert model.session.stats["pages_used"] == 0
 
 
+def test_times_of_words(model: AudioModel) -> None:
+    """Words, their times and probabilities have the bits that they have alone."""
+    audios = [sound(0.3 + 0.37 * i, i) for i in range(8)]
+    options: dict[str, Any] = {
+        "beam_size": 2, "temperature": 0.0, "max_new_tokens": 12, "word_timestamps": True,
+        "suppress_tokens": [*range(32), *range(127, 256)], "log_prob_threshold": None,
+        "no_speech_threshold": None, "compression_ratio_threshold": None,
+    }  # fmt: skip
+    together = model.transcribe(audios, **options)
+    words = [word for one in together for segment in one.segments for word in segment.words or ()]
+    assert words
+    assert all(word.start <= word.end and 0 <= word.probability <= 1 for word in words)
+    with AudioModel.load(MODEL, DEVICE, "float16", kv_tokens=8192, max_tokens=60) as other:
+        for audio, found in zip(audios, together, strict=True):
+            assert other.transcribe(audio, **options) == found
+
+
+def test_log_probabilities_among_some_tokens(precision: Precision) -> None:
+    """Those of a prompt's tokens among the first 100 of all."""
+    sampling = Sampling(
+        max_new_tokens=0, prompt_logprobs=0, filtered_logprobs=True, allowed_ids=range(100)
+    )
+    target = TARGETS[0]
+    with load(precision) as session:
+        found = session.submit_features(target, FRAMES[0], sampling).result()
+    assert found.prompt_logprobs is not None
+    expected = log_softmax(ARRAYS["logits"][: len(target), :100])
+    for row, (token, logprob) in enumerate(
+        zip(target[1:].tolist(), found.prompt_logprobs.logprobs, strict=True)
+    ):
+        if token < 100:
+            assert logprob == pytest.approx(expected[row, token], abs=200 * precision.epsilon)
+        else:
+            assert logprob == -np.inf
+
+
 def test_empty_and_short_audio(model: AudioModel) -> None:
     assert model.transcribe([]) == []
     empty = model.transcribe(np.zeros(0, np.float32))
