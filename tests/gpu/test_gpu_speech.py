@@ -188,6 +188,26 @@ def test_float8_cache(precision: Precision, case: Case) -> None:
     assert correlation(rows, case) >= case.least
 
 
+def test_weights_of_cross_attention(precision: Precision, case: Case) -> None:
+    heads = [(0, 1), (1, 0)]
+    sampling = Sampling(max_new_tokens=1, alignment_heads=heads, ignore_eos=True)
+    model = WhisperForConditionalGeneration.from_pretrained(
+        case.folder, attn_implementation="eager"
+    ).eval()
+    with load(precision, case.folder) as session:
+        for frames, target in zip(case.frames, case.targets, strict=True):
+            found = run(session, target, frames, sampling)[0].alignment
+            heard, ids = torch.as_tensor(frames.T.copy()[None]), torch.as_tensor(target[None])
+            with torch.inference_mode():
+                weights = model(
+                    heard, decoder_input_ids=ids.long(), output_attentions=True
+                ).cross_attentions
+            expected = np.stack([weights[layer][0, head].numpy() for layer, head in heads])
+            assert found.shape == expected.shape
+            np.testing.assert_allclose(found.sum(-1), 1, rtol=1e-4)
+            assert np.corrcoef(found.ravel(), expected.ravel())[0, 1] >= 0.99
+
+
 @pytest.fixture(scope="module")
 def model() -> Iterator[AudioModel]:
     with AudioModel.load(MODEL, DEVICE, "float16", kv_tokens=40_000) as found:
