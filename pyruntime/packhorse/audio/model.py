@@ -18,6 +18,7 @@ from packhorse.audio.results import Segment, Transcription
 from packhorse.audio.running import run_all
 from packhorse.audio.tokens import SpeechTokens
 from packhorse.audio.transcriber import Language, Progress, Steps, Transcriber
+from packhorse.audio.words import alignment_heads
 from packhorse.generation.session import GenerationSession
 from packhorse.load_options import LoadOptions, ModelPath
 from packhorse.names import AskedDtype
@@ -33,8 +34,11 @@ if TYPE_CHECKING:
 Report = Callable[[int, float, float], None]
 Self = TypeVar("Self", bound="AudioModel")
 _FRAMES_PER_TOKEN = 2  # that the encoder makes one of
-# Audios that are transcribed side by side, whose frames are held: 80 bands of an hour are 110 MiB.
+# Audios that are transcribed side by side, at least, whose frames are held: 80 bands of an hour are
+# 110 MiB.
 _AT_ONCE = 64
+# Windows that a GPU encodes together, so that its products are large.
+_WINDOWS_ON_GPU = 4
 
 
 class AudioModel:
@@ -63,6 +67,7 @@ class AudioModel:
         self.tokens = SpeechTokens(tokenizer, session.vocab_size, where, multilingual)
         self._window = _FRAMES_PER_TOKEN * session.max_source_tokens
         self._context = session.max_context
+        self._heads = alignment_heads(settings.get("alignment_heads"), session.config)
 
     @classmethod
     @shows_loading
@@ -94,7 +99,8 @@ class AudioModel:
             raise ValueError(f"{path} hears no audio: load it by packhorse.TextModel")
         longest = int(next(iter(spec["stacks"].values()))["max_seqlen"])
         if asked.max_tokens is None:
-            asked = replace(asked, max_tokens=max(2048, longest))
+            windows = 1 if device == "cpu" else _WINDOWS_ON_GPU
+            asked = replace(asked, max_tokens=max(2048, windows * longest))
         elif asked.max_tokens < longest:
             raise ValueError(
                 f"max_tokens is {asked.max_tokens}, expected {longest} at least: a step reads a "
@@ -141,7 +147,8 @@ class AudioModel:
         languages: list[Language | None] = [None] * len(audios)
         durations = [0.0] * len(audios)
         steps = self._steps(audios, rate, options, durations, alone)
-        for number, event in run_all(self.session, steps, _AT_ONCE):
+        at_once = max(_AT_ONCE, self.session._options.max_sequences or 0)
+        for number, event in run_all(self.session, steps, at_once):
             if isinstance(event, Segment):
                 found[number].append(event)
             elif isinstance(event, Language):
@@ -189,7 +196,9 @@ class AudioModel:
                 raise type(error)(f"audio[{number}]: {error}") from None
             durations[number] = samples.size / SAMPLE_RATE
             frames = self._frames(samples)
-            return Transcriber(frames, self.tokens, options, self._window, self._context).run()
+            return Transcriber(
+                frames, self.tokens, options, self._window, self._context, self._heads
+            ).run()
 
         return (partial(begin, number) for number in range(len(audios)))
 

@@ -22,7 +22,7 @@ _FORM: dict[str, Schema] = {
     "hotwords": TEXT,
     "response_format": constant("json", "text", "srt", "verbose_json", "vtt"),
     "temperature": {"type": "number", "minimum": 0, "maximum": 1},
-    "timestamp_granularities[]": constant("segment"),
+    "timestamp_granularities[]": array(constant("segment", "word")),
     "stream": FLAG,
     "beam_size": {"type": "integer", "minimum": 1, "maximum": 64},
     "seed": {"type": "integer", "minimum": 0},
@@ -58,8 +58,11 @@ SCHEMAS: dict[str, Schema] = {
                 "language": TEXT,
                 "duration": NUMBER,
                 "text": TEXT,
+            },
+            {
                 "segments": array(_SEGMENT),
-            }
+                "words": array(closed({"word": TEXT, "start": NUMBER, "end": NUMBER})),
+            },
         ),
     ),
     "TranscriptionEvent": one_of(
