@@ -113,8 +113,14 @@ def copy_package(session: nox.Session, build: str, target: str) -> Path:
 
 @own("peers", "test", "cli")
 def test_peers(session: nox.Session) -> None:
-    """Results beside those of torch, transformers and sentence-transformers."""
-    tests = ("tests/python/tools/test_examples.py", "tests/python/tools/test_coming_from.py")
+    """Results beside those of torch, transformers and sentence-transformers; Silero's network and
+    PyAV, which no other tests need."""
+    tests = (
+        "tests/python/tools/test_examples.py",
+        "tests/python/tools/test_coming_from.py",
+        "tests/python/audio/test_vad.py",
+        "tests/python/audio/test_audio_decoding.py",
+    )
     session.run("python", *PYTEST, "-W", "default", *tests)
 
 

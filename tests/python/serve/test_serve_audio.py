@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -92,6 +93,8 @@ def test_languages_and_prompts(client: Client, model: AudioModel) -> None:
         audio(), language="de", initial_prompt="ABC", hotwords="XY", **options
     )
     assert ask(client, **asked, **options).json["text"] == expected.text
+    windows = model.transcribe(audio(2.5), mode="chunked", **options)
+    assert ask(client, file=audio(2.5), mode="chunked", **options).json["text"] == windows.text
     translated = ask(client, "/v1/audio/translations", **options).json["text"]
     assert translated == model.transcribe(audio(), task="translate", **options).text
 
@@ -105,6 +108,8 @@ def test_languages_and_prompts(client: Client, model: AudioModel) -> None:
         ({"temperature": "nan"}, None, "temperature is 'nan'"),
         ({"beam_size": "1.5"}, None, "beam_size is 1.5, expected a whole number"),
         ({"stream": "maybe"}, None, "stream is 'maybe', expected true or false"),
+        ({"mode": "fast"}, None, "mode is 'fast', expected 'sequential' or 'chunked'"),
+        ({"vad_filter": "yes"}, None, "vad_filter is 'yes', expected true or false"),
         ({"timestamp_granularities[]": "word"}, None, "expected segment"),
         ({"colour": "red"}, None, "'colour' is not supported"),
         ({"model": "labels"}, None, "model 'labels' is not a model of speech"),
@@ -156,3 +161,10 @@ def test_parts() -> None:
     many = b"".join(form({"a": "1"})[0][:-9] for _ in range(101)) + b"--X-X--"
     with pytest.raises(ServeError, match="more than 100 parts"):
         read_form(many, headers["content-type"])
+
+
+def test_missing_network_of_speech(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("packhorse.audio.silero.find_silero", lambda path: Path("none.onnx"))
+    answer = ask(client, vad_filter="true")
+    assert answer.status == 400
+    assert "there is no file none.onnx" in answer.json["error"]["message"]

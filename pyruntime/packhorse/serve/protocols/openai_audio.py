@@ -25,6 +25,8 @@ _KNOWN = (
     "timestamp_granularities",
     "stream",
     "hotwords",
+    "mode",
+    "vad_filter",
     "beam_size",
     "seed",
 )
@@ -85,6 +87,8 @@ def _options(form: Form, task: str) -> dict[str, Any]:
         "initial_prompt": _one(form, "prompt"),
         "hotwords": _one(form, "hotwords"),
         "temperature": _temperatures(_number(form, "temperature", 0.0, 1.0)),
+        "mode": _one(form, "mode") or "sequential",
+        "vad_filter": _flag(form, "vad_filter"),
     }
     for name, most in (("beam_size", 64), ("seed", (1 << 53) - 1)):
         value = _whole(form, name, 1 if name == "beam_size" else 0, most)
