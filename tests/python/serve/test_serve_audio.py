@@ -163,6 +163,29 @@ def test_parts() -> None:
         read_form(many, headers["content-type"])
 
 
+def test_size_of_a_file() -> None:
+    """A file has a limit of its own, which the one of JSON does not touch."""
+    file = audio(0.4)  # 25,658 bytes
+    assert 5000 < len(file) < 30_000
+    limits = {"payload_limit": 5000, "kv_tokens": 4096}
+    with serving(settings_for(f"whisper={MODEL}", max_audio_bytes=len(file), **limits)) as (one, _):
+        assert ask(one, file=file, beam_size=1).status == 200
+        answer = ask(one, file=file + b"x")
+        assert answer.status == 413
+        assert f"the file has {len(file) + 1} bytes" in answer.json["error"]["message"]
+        answer = ask(one, file=file + bytes(70_000))
+        assert answer.status == 413
+        assert f"at most {len(file) + 65_536} are taken" in answer.json["error"]["message"]
+        body, headers = form({"prompt": "a" * 6000}, file)
+        assert one.post(PATH, body, headers=headers).status == 200
+        answer = one.post("/v1/completions", {"model": "whisper", "prompt": "a" * 6000})
+        assert answer.status == 413
+    with serving(settings_for(f"whisper={MODEL}", max_body_bytes=9000, **limits)) as (one, _):
+        answer = ask(one, file=file)
+        assert answer.status == 413
+        assert "at most 9000 are taken" in answer.json["error"]["message"]
+
+
 def test_missing_network_of_speech(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("packhorse.audio.silero.find_silero", lambda path: Path("none.onnx"))
     answer = ask(client, vad_filter="true")

@@ -134,7 +134,8 @@ async def _stream(hearing: Hearing) -> AsyncIterator[bytes]:
 
 
 async def _answer(exchange: Exchange, task: str) -> Reply | EventStream:
-    body = await exchange.body()
+    service = exchange.service
+    body = await exchange.body(service.settings.audio_body_bytes)
     exchange.size = len(body)
     content_type = exchange.headers.get(b"content-type", b"").decode("latin-1")
     form = await asyncio.to_thread(read_form, body, content_type)
@@ -146,6 +147,11 @@ async def _answer(exchange: Exchange, task: str) -> Reply | EventStream:
             raise ServeError("unsupported", f"{name}: expected segment", parameter=name)
     if "file" not in form.files:
         raise ServeError("validation", "there is no file", parameter="file")
+    size, most = len(form.files["file"]), service.settings.max_audio_bytes
+    if size > most:
+        raise ServeError(
+            "too_large", f"the file has {size} bytes, at most {most} are taken", parameter="file"
+        )
     shape = _one(form, "response_format") or "json"
     if shape not in FORMATS:
         raise ServeError(
@@ -155,7 +161,6 @@ async def _answer(exchange: Exchange, task: str) -> Reply | EventStream:
         )
     streams = _flag(form, "stream")
     options = _options(form, task)
-    service = exchange.service
     model = service.registry.speech(_one(form, "model"))
     exchange.model = model.name
     hearing = model.hear(form.files["file"], options, service.settings.generation_timeout_s)
