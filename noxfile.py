@@ -346,6 +346,13 @@ def soak_text_to_text(session: nox.Session) -> None:
 
 
 @here
+def soak_speech(session: nox.Session) -> None:
+    """1,000 short audios in all ways: nothing grows, and texts stay the same. [--audios N]"""
+    make(session, "installed", "text", "test")
+    run(session, PYTHON, "tests/soak_speech.py", *session.posargs)
+
+
+@here
 def soak_serve(session: nox.Session) -> None:
     """`packhorse serve` at twice what it can answer. [--minutes M: 15]"""
     make(session, "installed", "text", "test", "model")
