@@ -5,9 +5,10 @@
 
 A change is one operator, constant or branch: `<` becomes `<=`, `+` becomes `-`, 3 becomes 4, `and`
 becomes `or`, a condition its opposite. The tests of the part that was changed run until the first
-fails. Prints a line for each change, KILLED or SURVIVED, with what was changed; a survivor wants a
-test, or is a change that nobody could see (a bound on speed alone, say). Works on a copy of the
-tree in build/mutants, whose C++ is compiled once before; needs what `make test` leaves in .venv.
+fails. Prints for each change KILLED and by what, DOES NOT COMPILE, or SURVIVED, and what was
+changed; a survivor wants a test, or is a change that nobody could see (a bound on speed alone,
+say). Works on a copy of the tree in build/mutants, whose C++ is compiled once before; needs what
+`make test` leaves in .venv.
 """
 
 from __future__ import annotations
@@ -27,14 +28,19 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOM = ROOT / "build" / "mutants"
-TREE = ROOM / "tree"
 
 # The tests of a part: of C++ those whose name begins so, and files or folders of Python tests.
 PYTHON_TESTS = {
     "pyruntime/packhorse/ops": ["tests/python/ops"],
     "pyruntime/packhorse/text/generation": ["tests/python/generation", "tests/python/text"],
-    "pyruntime/packhorse/text": ["tests/python/text", "tests/python/generation"],
+    "pyruntime/packhorse/text": [
+        "tests/python/text",
+        "tests/python/generation",
+        "tests/tools/test_types.py",
+    ],
     "pyruntime/packhorse/generation": ["tests/python/generation"],
+    "pyruntime/packhorse/audio": ["tests/python/audio"],
+    "pyruntime/packhorse/image": ["tests/python/image", "tests/python/models"],
     "pyruntime/packhorse/serve": ["tests/python/serve"],
     "pyruntime/packhorse/cli": ["tests/python/cli"],
     "pyruntime/packhorse/evaluation": ["tests/python/text", "tests/python/tools"],
@@ -42,8 +48,10 @@ PYTHON_TESTS = {
     "weights_tools": ["tests/python/checkpoints", "tests/python/models", "tests/hostile"],
 }
 CPP_TESTS = {
+    "runtime/audio": ["tests/python/audio"],
+    "runtime/image": ["tests/python/image"],
     "runtime/core": ["tests/python/checkpoints", "tests/hostile"],
-    "runtime/generation": ["tests/python/generation"],
+    "runtime/generation": ["tests/python/generation", "tests/python/text"],
     "runtime/session": ["tests/python/models"],
     "runtime/model": ["tests/python/models", "tests/python/generation"],
     "runtime/ops": ["tests/python/ops"],
@@ -138,66 +146,72 @@ def mutants(kind: str, count: int, seed: int) -> list[Mutant]:
     ]
 
 
-def run(*command: str | Path, **more: str) -> bool:
-    """True if a command succeeds. Raises subprocess.TimeoutExpired after 15 minutes."""
+def run(tree: Path, *command: str | Path, **more: str) -> str | None:
+    """Runs a command in the tree; None if it succeeds, else what it printed. Raises
+    subprocess.TimeoutExpired after 15 minutes."""
     environment = os.environ | more
-    done = subprocess.run(command, cwd=TREE, env=environment, capture_output=True, timeout=900)
-    return done.returncode == 0
+    done = subprocess.run(
+        command, cwd=tree, env=environment, capture_output=True, text=True, timeout=900
+    )
+    return done.stdout + done.stderr if done.returncode != 0 else None
 
 
-def prepare(kind: str) -> Path:
-    """A copy of the tree, and the packages as they are installed, to be changed. Returns the folder
-    of the packages."""
-    shutil.rmtree(ROOM, ignore_errors=True)
-    TREE.mkdir(parents=True)
+def prepare(kind: str) -> None:
+    """A copy of the tree, and of the packages as they are installed, to be changed."""
+    room = ROOM / kind
+    shutil.rmtree(room, ignore_errors=True)
     files = subprocess.run(
         ["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True
     )
     for file in files.stdout.split():
-        (TREE / file).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / file, TREE / file)
-    packages = ROOM / "packages"
+        (room / "tree" / file).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / file, room / "tree" / file)
     for name in ("packhorse", "packhorse_weights"):
-        shutil.copytree(Path(sysconfig.get_path("platlib")) / name, packages / name)
+        shutil.copytree(Path(sysconfig.get_path("platlib")) / name, room / "packages" / name)
     if kind == "cpp":
-        configured = run("cmake", "-S", ".", "-B", ROOM / "build", "-G", "Ninja", "-Wno-deprecated",
-            "-DCMAKE_BUILD_TYPE=Release", "-DPACKHORSE_CUDA=OFF", "-DPACKHORSE_BUILD_TESTS=ON",
-            "-DSKBUILD=ON", "-DCMAKE_INSTALL_LIBDIR=lib", f"-DPython_EXECUTABLE={sys.executable}",
+        failed = run(
+            room / "tree", "cmake", "-S", ".", "-B", room / "build", "-G", "Ninja",
+            "-Wno-deprecated", "-DCMAKE_BUILD_TYPE=Release", "-DPACKHORSE_CUDA=OFF",
+            "-DPACKHORSE_BUILD_TESTS=ON", "-DSKBUILD=ON", "-DCMAKE_INSTALL_LIBDIR=lib",
+            f"-DPython_EXECUTABLE={sys.executable}",
         )  # fmt: skip
-        if not configured or not run("cmake", "--build", ROOM / "build"):
-            raise SystemExit("the tree does not build")
-    return packages
+        if failed := failed or run(room, "cmake", "--build", room / "build"):
+            raise SystemExit(f"the tree does not build:\n{failed}")
 
 
 def tests_of(file: str, parts: dict[str, list[str]]) -> Sequence[str]:
     return next(tests for folder, tests in parts.items() if file.startswith(folder))
 
 
-def judged(mutant: Mutant, kind: str, packages: Path) -> str:
-    """KILLED, SURVIVED, or TIMED OUT, which says nothing: it may hang, or the machine be busy."""
+def judged(mutant: Mutant, kind: str) -> str:
+    """A verdict. TIMED OUT says nothing: the mutant may hang, or the machine be busy."""
     try:
-        return "KILLED" if is_noticed(mutant, kind, packages) else "SURVIVED"
+        return verdict_of(mutant, kind, ROOM / kind)
     except subprocess.TimeoutExpired:
         return "TIMED OUT"
 
 
-def is_noticed(mutant: Mutant, kind: str, packages: Path) -> bool:
-    """True if the mutant does not compile, or a test fails."""
+def verdict_of(mutant: Mutant, kind: str, room: Path) -> str:
+    packages = room / "packages"
     if kind == "cpp":
-        if not run("cmake", "--build", ROOM / "build"):
-            return True
-        if not run(ROOM / "build" / "tests" / "cpp" / "packhorse_tests"):
-            return True
-        run("cmake", "--install", ROOM / "build", "--prefix", packages / "packhorse")
+        if run(room, "cmake", "--build", room / "build"):
+            return "DOES NOT COMPILE"
+        if failed := run(room, room / "build" / "tests" / "cpp" / "packhorse_tests"):
+            return f"KILLED by packhorse_tests: {failed.splitlines()[-1]}"
+        run(room, "cmake", "--install", room / "build", "--prefix", packages / "packhorse")
         tests = tests_of(mutant.file, CPP_TESTS)
     else:
         name = mutant.file.split("/", 1)[1]
-        shutil.copy(TREE / mutant.file, packages / name)
+        shutil.copy(room / "tree" / mutant.file, packages / name)
         tests = tests_of(mutant.file, PYTHON_TESTS)
-    return not run(
-        sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-n2",
+    failed = run(
+        room / "tree", sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-n2",
         "--dist", "loadfile", *tests, PYTHONPATH=str(packages), PYTHONDONTWRITEBYTECODE="1",
     )  # fmt: skip
+    if failed is None:
+        return "SURVIVED"
+    named = re.search(r"^(?:FAILED|ERROR) (.*)", failed, re.MULTILINE)
+    return f"KILLED by {named[1] if named else failed.splitlines()[-1]}"
 
 
 def main() -> int:
@@ -206,21 +220,22 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    packages = prepare(arguments.kind)
+    prepare(arguments.kind)
+    room = ROOM / arguments.kind
     verdicts = Counter[str]()
     for mutant in mutants(arguments.kind, arguments.count, arguments.seed):
-        path = TREE / mutant.file
+        path = room / "tree" / mutant.file
         original = path.read_text()
         lines = original.splitlines(keepends=True)
         lines[mutant.line] = mutant.after + "\n"
         path.write_text("".join(lines))
-        verdict = judged(mutant, arguments.kind, packages)
-        verdicts[verdict] += 1
-        print(verdict, f"{mutant.file}:{mutant.line + 1}", flush=True)
+        verdict = judged(mutant, arguments.kind)
+        verdicts[verdict.split(" by ")[0]] += 1
+        print(f"{mutant.file}:{mutant.line + 1} {verdict}", flush=True)
         print(f"  - {mutant.before.strip()}\n  + {mutant.after.strip()}", flush=True)
         path.write_text(original)
         if arguments.kind == "python":
-            shutil.copy(path, packages / mutant.file.split("/", 1)[1])
+            shutil.copy(path, room / "packages" / mutant.file.split("/", 1)[1])
     print(", ".join(f"{count} {verdict}" for verdict, count in verdicts.items()))
     return 0
 

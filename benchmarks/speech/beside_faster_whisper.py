@@ -38,12 +38,48 @@ def used() -> float:
 
 
 def segments(found: Any) -> list[Any]:
-    return [[one.start, one.end, one.text, list(one.tokens)] for one in found]
+    return [
+        [one.start, one.end, one.text, list(one.tokens)]
+        + [[word.word, word.start, word.end, word.probability] for word in one.words or ()]
+        for one in found
+    ]
+
+
+def compare_words(ours: list[Any], theirs: list[Any]) -> None:
+    """Prints how far times and probabilities of words are apart, in files of equal tokens."""
+    count = near = files = 0
+    most = apart = 0.0
+    for one, other in zip(ours, theirs, strict=True):
+        if [segment[3] for segment in one] != [segment[3] for segment in other]:
+            continue
+        files += 1
+        pairs = [
+            pair
+            for own, their in zip(one, other, strict=True)
+            for pair in zip(own[4:], their[4:], strict=True)
+        ]
+        for word, their_word in pairs:
+            if word[0] != their_word[0]:
+                print(f"{word[0]!r} is {their_word[0]!r} there")
+            times = max(abs(word[i] - their_word[i]) for i in (1, 2))
+            count += 1
+            near += times <= 0.0201
+            most, apart = max(most, times), max(apart, abs(word[3] - their_word[3]))
+    print(
+        f"{near} of {count} words of {files} files within 20 ms, largest difference {most:.2f} s; "
+        f"probabilities within {apart:.1e}"
+    )
 
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
     """The texts of an engine, its seconds and CPU seconds."""
-    options = {"beam_size": arguments.beams, "language": arguments.language}
+    options = {
+        "beam_size": arguments.beams,
+        "language": arguments.language,
+        "word_timestamps": arguments.words,
+    }
+    if arguments.silence is not None:
+        options["hallucination_silence_threshold"] = arguments.silence
     if arguments.fixed is not None:
         options |= {"temperature": 0.0, "max_new_tokens": arguments.fixed}
         options |= {"without_timestamps": True, "condition_on_previous_text": False}
@@ -92,6 +128,8 @@ def main() -> None:
     parser.add_argument("--beams", type=int, default=5)
     parser.add_argument("--language")
     parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--words", action="store_true", help="times of words, too")
+    parser.add_argument("--silence", type=float, help="hallucination_silence_threshold")
     parser.add_argument("--fixed", type=int, metavar="N")
     parser.add_argument("--engine", choices=ENGINES, help="runs this one, and prints its JSON")
     arguments = parser.parse_args()
@@ -106,8 +144,13 @@ def main() -> None:
         seconds, cpu = found[engine]["seconds"], found[engine]["cpu"]
         print(f"{engine}: {seconds:.1f} s, {cpu:.1f} CPU s", flush=True)
     pairs = zip(found["packhorse"]["texts"], found["faster-whisper"]["texts"], strict=True)
-    equal = [one == other for one, other in pairs]
+    equal = [
+        [segment[:4] for segment in one] == [segment[:4] for segment in other]
+        for one, other in pairs
+    ]
     print(f"{sum(equal)} of {len(equal)} files have equal tokens and times")
+    if arguments.words:
+        compare_words(found["packhorse"]["texts"], found["faster-whisper"]["texts"])
     same = found["packhorse"]["texts"] == found["packhorse, all at once"]["texts"]
     print(f"all at once {'equals' if same else 'differs from'} one by one")
 

@@ -8,9 +8,10 @@ from typing import Any, cast
 import numpy as np
 
 from packhorse._native.session import NativeSession
-from packhorse.device import ForeignArray, import_array, is_array
+from packhorse.device import DeviceView, ForeignArray, import_array, is_array
 from packhorse.names import OutputName
 from packhorse.packing import PackedTokens, TokenSequence, pack
+from packhorse.patches import DTYPES, PackedPatches
 from packhorse.result import FloatArray
 
 # A tuple of two NumPy arrays means (ids, cu_seqlens), although type checkers see two sequences.
@@ -57,6 +58,22 @@ def import_batch(
         addresses.append(view.pointer)
         owners.append(view.owner)
     return (*addresses, packed.num_tokens, packed.num_sequences), owners
+
+
+def import_features(
+    native: NativeSession, batch: PackedPatches[Any], stream: int
+) -> tuple[tuple[int, str, int, int], Any]:
+    """The address, dtype and shape of patches on the device, and the object that keeps them
+    alive."""
+    if native.device_index < 0:
+        raise ValueError("features lie on a device, but this session runs on the CPU")
+    view: DeviceView = import_array(
+        "features", batch.features, native.device_index, stream or native.stream, native.wait_for
+    )
+    if view.dtype not in DTYPES:
+        raise ValueError(f"features is {view.dtype}, expected {', '.join(DTYPES)}")
+    rows, columns = view.shape
+    return (view.pointer, view.dtype, rows, columns), view.owner
 
 
 def output_names(

@@ -17,6 +17,7 @@ from packhorse.arguments import (
     Outputs,
     as_batch,
     import_batch,
+    import_features,
     output_arrays,
     output_names,
 )
@@ -104,12 +105,8 @@ class EncoderSession(Session, generates=False):
 
     @overload
     def run(
-        self, batch: PackedPatches, outputs: Outputs = ..., out: OutArrays | None = ...
-    ) -> RunResult: ...
-    @overload
-    def run(
         self,
-        batch: HostBatch,
+        batch: HostBatch | PackedPatches,
         outputs: Outputs = ...,
         out: OutArrays | None = ...,
         *,
@@ -121,7 +118,7 @@ class EncoderSession(Session, generates=False):
     @overload
     def run(
         self,
-        batch: Batch,
+        batch: Batch | PackedPatches[Any],
         outputs: Outputs = ...,
         out: None = ...,
         *,
@@ -132,7 +129,7 @@ class EncoderSession(Session, generates=False):
     @overload
     def run(
         self,
-        batch: Batch,
+        batch: Batch | PackedPatches[Any],
         outputs: Outputs = ...,
         out: OutArrays | None = ...,
         *,
@@ -143,7 +140,7 @@ class EncoderSession(Session, generates=False):
     @overload
     def run(
         self,
-        batch: Batch,
+        batch: Batch | PackedPatches[Any],
         outputs: Outputs = ...,
         out: OutArrays | None = ...,
         *,
@@ -153,7 +150,7 @@ class EncoderSession(Session, generates=False):
     ) -> RunResult | DeviceResult: ...
     def run(
         self,
-        batch: Batch | PackedPatches,
+        batch: Batch | PackedPatches[Any],
         outputs: Outputs = ("hidden",),
         out: OutArrays | None = None,
         *,
@@ -163,7 +160,7 @@ class EncoderSession(Session, generates=False):
         features: FloatArray | None = None,
     ) -> RunResult | DeviceResult:
         """Runs one batch: `PackedTokens`, `(ids, cu_seqlens)`, or a list of id sequences; models of
-        images take `PackedPatches`, in host memory.
+        images take `PackedPatches`.
 
         batch      a tuple of two arrays, of NumPy or on a device, is always `(ids, cu_seqlens)`.
                    Every other list or tuple holds sequences: a list of two arrays, and a tuple of
@@ -190,12 +187,7 @@ class EncoderSession(Session, generates=False):
         layers with KeyboardInterrupt, or with whatever else a signal handler raises.
         """
         self.check_open()
-        if isinstance(batch, PackedPatches):
-            given = (on_device, *(x is not None for x in (stream, rows, features)))
-            if any(given):
-                raise ValueError("PackedPatches go without stream, on_device, rows and features")
-            return self._run_patches(batch, output_names(self._native, outputs, out or ()), out)
-        packed = as_batch(batch)
+        packed = batch if isinstance(batch, PackedPatches) else as_batch(batch)
         names = output_names(self._native, outputs, out or ())
         handle = stream_handle(stream)
         if on_device is None:
@@ -204,6 +196,12 @@ class EncoderSession(Session, generates=False):
             raise ValueError(
                 "out is for results on the host, but on_device=True keeps them on the device"
             )
+        if isinstance(packed, PackedPatches):
+            if rows is not None or features is not None:
+                raise ValueError("PackedPatches go without rows= and features=")
+            if on_device:
+                return self._run_patches_to_device(packed, names, handle)
+            return self._run_patches(packed, names, out or {}, handle)
         if ("predictions" in names) != (rows is not None):
             raise ValueError('output "predictions" and rows= go together: give both, or neither')
         wanted = None if rows is None else as_int32("rows", rows)
@@ -236,13 +234,39 @@ class EncoderSession(Session, generates=False):
         return stem_of(self.config).get("kind") == "patches"
 
     def _run_patches(
-        self, batch: PackedPatches, names: Sequence[OutputName], out: OutArrays | None
+        self,
+        batch: PackedPatches[Any],
+        names: Sequence[OutputName],
+        out: OutArrays,
+        stream: int,
     ) -> RunResult:
-        offsets = batch.offsets(stem_of(self.config).get("prefix", 0))
-        arrays = output_arrays(self._native, names, out or {}, int(offsets[-1]), batch.num_images)
-        columns = batch.features.shape[1]
-        self._native.run_patches(batch.features, columns, batch.grids.reshape(-1), arrays)
+        offsets = self._offsets(batch)
+        arrays = output_arrays(self._native, names, out, int(offsets[-1]), batch.num_images)
+        grids = batch.grids.reshape(-1)
+        if batch.on_device:
+            view, _owner = import_features(self._native, batch, stream)
+            self._native.run_patches_from_device(view, grids, stream, arrays)
+        else:
+            self._native.wait_for(stream)
+            self._native.run_patches(batch.features, batch.features.shape[1], grids, arrays)
         return RunResult(arrays, offsets)
+
+    def _run_patches_to_device(
+        self, batch: PackedPatches[Any], names: Sequence[OutputName], stream: int
+    ) -> DeviceResult:
+        offsets, grids = self._offsets(batch), batch.grids.reshape(-1)
+        if batch.on_device:
+            view, owner = import_features(self._native, batch, stream)
+            arrays = self._native.run_patches_on_device(view, grids, owner, names, stream)
+        else:
+            columns = batch.features.shape[1]
+            arrays = self._native.run_patches_to_device(
+                batch.features, columns, grids, names, stream
+            )
+        return DeviceResult(arrays, offsets)
+
+    def _offsets(self, batch: PackedPatches[Any]) -> Int32Array:
+        return batch.offsets(stem_of(self.config).get("prefix", 0))
 
     def _run_to_device(
         self,

@@ -100,13 +100,13 @@ class LoadOptions:
         '"float16", which round dense layers and the table of words alone and leave all else in '
         'float32, but for "bfloat16" with AVX512-BF16 or on ARM; or "int8" (only dense layers and '
         "the head of a model that generates, quantised when loaded; the rest is float32). On CUDA "
-        'devices "float16" or "bfloat16", of models that encode "int8", too, and on Hopper '
-        '"float8" (dense layers in int8 or e4m3, the rest in float16). "stored": matrices that the '
-        "files hold in 4 to 8 bits with scales of groups (GGUF, GPTQ, AWQ) stay so; the rest is "
-        'float32, on CUDA float16 (docs/weights.md). None: "int8" or "float8" if the folder was '
-        'converted to it; otherwise, on the CPU, "stored" if there are such matrices, the dtype of '
-        'weights of 16 bits in a session that generates, else "float32", and on CUDA "bfloat16" if '
-        'the weights are stored in it, else "float16"',
+        'devices "float16" or "bfloat16", of models that encode and of speech "int8", too, and on '
+        'Hopper "float8" (dense layers of encoders in int8 or e4m3, the rest in float16). '
+        '"stored": matrices that the files hold in 4 to 8 bits with scales of groups (GGUF, GPTQ, '
+        'AWQ) stay so; the rest is float32, on CUDA float16 (docs/weights.md). None: "int8" or '
+        '"float8" if the folder was converted to it; otherwise, on the CPU, "stored" if there are '
+        "such matrices, the dtype of weights of 16 bits in a session that generates, else "
+        '"float32", and on CUDA "bfloat16" if the weights are stored in it, else "float16"',
         "Type to compute in: float32 (fp32), bfloat16 (bf16), float16 (fp16) or int8 on the CPU, "
         "float16, bfloat16, int8 or float8 (Hopper) on a GPU, stored on both (quantised weights "
         "stay as they are); by default (auto) what suits the folder.",

@@ -32,6 +32,17 @@ class InPlaceUpload final : public UploadBuffer {
   void* to_;
 };
 
+class HostInputUpload final : public InputUpload {
+ public:
+  explicit HostInputUpload(void* to) : to_(to) {}
+  void send(const void* host_from, size_t bytes, bool) override {
+    if (bytes > 0) std::memcpy(to_, host_from, bytes);
+  }
+
+ private:
+  void* to_;
+};
+
 /// Inputs are written in place. Results are copied when they are asked for, so that later work may
 /// overwrite the place.
 class CpuHostDeviceRing final : public HostDeviceRing {
@@ -76,12 +87,21 @@ class CpuContext final : public DeviceContext {
   void download(void* host_to, const void* device_from, size_t bytes) override {
     if (bytes > 0) std::memcpy(host_to, device_from, bytes);
   }
-  void copy(void* device_to, const void* device_from, size_t bytes) override {
-    std::memcpy(device_to, device_from, bytes);
+  void copy(std::span<const DeviceCopy> copies) override {
+    for (const DeviceCopy& copy : copies) {
+      auto* to = static_cast<char*>(copy.to);
+      const auto* from = static_cast<const char*>(copy.from);
+      for (int64_t row = 0; row < copy.rows; ++row, to += copy.stride, from += copy.stride) {
+        std::memcpy(to, from, copy.bytes);
+      }
+    }
   }
   size_t free_bytes() const override { return free_host_memory(); }
   std::unique_ptr<UploadBuffer> make_upload_buffer(void* device_to, size_t) override {
     return std::make_unique<InPlaceUpload>(device_to);
+  }
+  std::unique_ptr<InputUpload> make_input_upload(void* device_to, size_t) override {
+    return std::make_unique<HostInputUpload>(device_to);
   }
   std::unique_ptr<HostDeviceRing> make_ring(void* inputs, size_t, const void* results,
                                             size_t result_bytes) override {

@@ -54,7 +54,7 @@ class CpuOps final : public Ops {
     return cpu::cca_workspace(args, pool_.threads());
   }
   bool embeds_stored_rows() const override { return true; }
-  bool knows_grids() const override { return true; }
+  bool takes_rows() const override { return true; }
   size_t moe_workspace(const MoeArgs& args) const override {
     return cpu::moe_workspace(args, pool_.threads());
   }
@@ -126,6 +126,9 @@ class CpuOps final : public Ops {
           if (args.k) cpu::append_kv_cache(appended(args), kernels, pool);
           cpu::paged_attention(args, kernels, pool);
         });
+  }
+  void do_attention_weights(const AttentionWeightsArgs& args) override {
+    run({args.q.dtype, page_dtype(args.pages)}, args, cpu::attention_weights);
   }
   void do_cca(const CcaArgs& args) override { run(args.latents, args, cpu::cca); }
 

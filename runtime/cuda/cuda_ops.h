@@ -34,8 +34,8 @@ class CudaOps final : public Ops {
   bool interleaves_heads() const override { return true; }
   bool quantizes_rows(int64_t columns) const override;
   bool attention_writes_float8(int64_t head_dim, const ScoreTerm& term) const override;
-  // A token's position: rotation.cuh needs nothing else.
-  int64_t rotation_columns(int64_t) const override { return 1; }
+  // A token's position, or the two angles of a cell: rotation.cuh needs nothing else.
+  int64_t rotation_columns(int64_t, bool grid) const override { return grid ? 2 : 1; }
   size_t linear_workspace(const LinearArgs& args) const override;
   size_t feed_forward_workspace(const FeedForwardArgs& args) const override;
   size_t attention_workspace(const AttentionArgs& args) const override;
@@ -63,6 +63,7 @@ class CudaOps final : public Ops {
   void do_attention(const AttentionArgs& args) override;
   void do_append_kv_cache(const AppendKvCacheArgs& args) override;
   void do_paged_attention(const AttentionArgs& args) override;
+  void do_attention_weights(const AttentionWeightsArgs& args) override;
   void do_norm(const NormArgs& args) override;
   void do_pool(const PoolArgs& args) override;
   void do_sparse_pool(const SparsePoolArgs& args) override;

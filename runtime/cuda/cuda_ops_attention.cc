@@ -7,6 +7,7 @@
 #include "cuda/attention/paged/paged.h"
 #include "cuda/attention/portable/sm80.h"
 #include "cuda/attention/short/warps.h"
+#include "cuda/attention/weights/weights.h"
 #include "cuda/cuda_ops.h"
 #include "cuda/device/caps.h"
 #include "cuda/rowwise/rowwise.h"
@@ -80,8 +81,7 @@ bool fits_hopper(const AttentionArgs& args) {
 }  // namespace
 
 size_t CudaOps::attention_workspace(const AttentionArgs& args) const {
-  return attention_sm80_workspace(args.queries.num_tokens, args.keys.max_seqlen, args.num_heads,
-                                  args.head_dim, portable_limits(attention_));
+  return attention_sm80_workspace(args, portable_limits(attention_));
 }
 
 size_t CudaOps::paged_attention_workspace(const AttentionArgs& args) const {
@@ -159,6 +159,22 @@ void CudaOps::do_paged_attention(const AttentionArgs& args) {
     own.k = own.v = {};
   }
   launch_attention_pages(own, how, stream_);
+}
+
+void CudaOps::do_attention_weights(const AttentionWeightsArgs& args) {
+  const char* op = "attention_weights";
+  check_compute(op, args.q.dtype);
+  check_vectors(op, "q", args.q);
+  check_pages(op, "pages.keys", args.pages.keys);
+  const DType dtype = args.pages.keys.dtype;
+  if (dtype != args.q.dtype && dtype != DType::kFloat8) {
+    throw InvalidArgument(concat("attention_weights: pages are ", name_of(dtype), ", queries are ",
+                                 name_of(args.q.dtype)));
+  }
+  to_int32(op, "rows of q", args.q.rows());
+  to_int32(op, "num_keys", args.num_keys);
+  const DeviceGuard guard(device_);
+  launch_attention_weights(args, stream_);
 }
 
 std::string CudaOps::explain_attention(AttentionAlgorithm algorithm,

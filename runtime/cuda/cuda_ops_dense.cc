@@ -123,7 +123,7 @@ void CudaOps::do_linear(const LinearArgs& args) {
 
 bool CudaOps::rotates_in_gemm(const LinearArgs& args, const RopeArgs& heads) const {
   return gemm_kernels_ == GemmKernels::kSm90 && args.weight.dtype != DType::kInt8 &&
-         !heads.q_norm && !heads.k_norm;
+         !heads.q_norm && !heads.k_norm && !heads.grid;
 }
 
 void CudaOps::do_qkv_rope(const LinearArgs& args, const RopeArgs& heads) {

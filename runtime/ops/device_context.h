@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "ops/device_io.h"
@@ -26,6 +27,16 @@ class PACKHORSE_API DeviceMemory {
   size_t bytes_ = 0;
 };
 
+/// Copy of `rows` rows of `bytes` bytes, each `stride` bytes behind the one before, at both places.
+/// Places and the stride are multiples of 16.
+struct DeviceCopy {
+  void* to = nullptr;
+  const void* from = nullptr;
+  size_t bytes = 0;
+  size_t stride = 0;
+  int64_t rows = 1;
+};
+
 /// Host memory that repeatedly fills one place on the device, with no further copy on the way.
 class PACKHORSE_API UploadBuffer {
  public:
@@ -35,6 +46,16 @@ class PACKHORSE_API UploadBuffer {
   virtual void* acquire() = 0;
   /// Transfers the first `bytes` bytes to the device.
   virtual void send(size_t bytes) = 0;
+};
+
+/// Takes the large arrays of runs, such as patches of images, to one place on the device.
+class PACKHORSE_API InputUpload {
+ public:
+  virtual ~InputUpload() = default;
+  /// Transfers `bytes` bytes. `stays`: the caller leaves the array as it is until the next
+  /// `synchronize`, so that the device may read it where it lies. Otherwise it has been copied when
+  /// this returns.
+  virtual void send(const void* host_from, size_t bytes, bool stays) = 0;
 };
 
 /// A fixed sequence of operators that a device can run again in one launch (a CUDA graph). Buffers
@@ -91,13 +112,17 @@ class PACKHORSE_API DeviceContext {
   virtual void upload(void* device_to, const void* host_from, size_t bytes) = 0;
   /// Writes `host_to` at the next `synchronize` or earlier.
   virtual void download(void* host_to, const void* device_from, size_t bytes) = 0;
-  /// Cancels all downloads since the last `synchronize`: they no longer write to host memory.
+  /// Cancels all downloads since the last `synchronize`: they no longer write to host memory. Waits
+  /// for uploads that read an array of the caller.
   virtual void drop_downloads() noexcept {}
-  /// Copies within the device's memory; the two ranges do not overlap.
-  virtual void copy(void* device_to, const void* device_from, size_t bytes) = 0;
+  /// Copies within the device's memory, all at the same time: none writes what it reads, or what
+  /// another one reads or writes.
+  virtual void copy(std::span<const DeviceCopy> copies) = 0;
   /// Bytes that could be allocated now, about.
   virtual size_t free_bytes() const = 0;
   virtual std::unique_ptr<UploadBuffer> make_upload_buffer(void* device_to, size_t bytes) = 0;
+  /// `bytes`: the size of the largest array. What its transfers need is allocated now.
+  virtual std::unique_ptr<InputUpload> make_input_upload(void* device_to, size_t bytes) = 0;
   /// `inputs`, `results`: device addresses. `*_bytes`: their capacities.
   virtual std::unique_ptr<HostDeviceRing> make_ring(void* inputs, size_t input_bytes,
                                                     const void* results, size_t result_bytes) = 0;
@@ -139,8 +164,8 @@ class PACKHORSE_API DeviceContext {
   virtual DeviceIo* io() { return nullptr; }
 };
 
-/// Cancels unfinished downloads when an exception leaves the scope, because the host memory that
-/// they would write to may be freed by then.
+/// Ends unfinished transfers of the caller's memory when an exception leaves the scope, because
+/// that memory may be freed by then.
 class DownloadScope {
  public:
   explicit DownloadScope(DeviceContext& device) : device_(device) {}

@@ -87,6 +87,8 @@ class PACKHORSE_API DeviceIo {
   virtual void check_pointer(const char* name, const void* data) const = 0;
 
   virtual void load_batch(const LoadBatchArgs& args) = 0;
+  /// Copies `count` numbers of a float dtype from anywhere on the device, as float32.
+  virtual void load_floats(const void* from, DType dtype, int64_t count, float* to) = 0;
 
   /// Makes all work that `after` is asked for from now on run after all work that `before` has been
   /// asked for so far.

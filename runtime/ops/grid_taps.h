@@ -1,4 +1,4 @@
-// The arithmetic of resizing a table of positions to a grid, which both backends share.
+// The arithmetic of resizing tables of positions and of steps to a grid, which both backends share.
 #pragma once
 
 #include <algorithm>
@@ -66,6 +66,22 @@ class GridTaps {
   double total_ = 1;
   int64_t first_ = 0;
   int64_t end_ = 0;
+};
+
+/// One direction of a table of steps (ScoreTermKind::kGrid) resized linearly: step `at` of `to`
+/// lies between two of `from`. In float32, as PyTorch resizes float32 tables.
+struct StepBetween {
+  constexpr StepBetween(int64_t at, int64_t from, int64_t to) {
+    const float scale = static_cast<float>(from) / static_cast<float>(to);
+    const float centre = std::max(0.0f, scale * (static_cast<float>(at) + 0.5f) - 0.5f);
+    low = std::min(static_cast<int64_t>(centre), from - 1);
+    high = std::min(low + 1, from - 1);
+    weight = centre - static_cast<float>(low);
+  }
+
+  int64_t low;
+  int64_t high;
+  float weight;  // belongs to `high`
 };
 
 }  // namespace packhorse

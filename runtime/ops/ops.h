@@ -43,8 +43,8 @@ class PACKHORSE_API Ops {
   /// True where `embed` decodes rows as it reads: of weights in groups, and of 16-bit floats into
   /// float32 (EmbedArgs::word).
   virtual bool embeds_stored_rows() const { return false; }
-  /// True where rotations and score terms may be those of grids, and `embed` takes given rows.
-  virtual bool knows_grids() const { return false; }
+  /// True where `embed` takes given rows (EmbedArgs::rows).
+  virtual bool takes_rows() const { return false; }
   /// Head sizes are zero-padded to a multiple of this when weights are loaded.
   virtual int64_t head_dim_multiple() const = 0;
   /// True where the two columns that a rotation combines lie side by side in the heads of queries
@@ -59,8 +59,8 @@ class PACKHORSE_API Ops {
   virtual bool attention_writes_float8(int64_t /*head_dim*/, const ScoreTerm& /*term*/) const {
     return false;
   }
-  /// The number of columns of RotationArgs::out.
-  virtual int64_t rotation_columns(int64_t dims) const { return dims; }
+  /// The number of columns of RotationArgs::out, over a grid or not.
+  virtual int64_t rotation_columns(int64_t dims, bool /*grid*/) const { return dims; }
 
   // The bytes of scratch that an operator needs for arguments of these shapes and dtypes, and for
   // any with at most as many rows, tokens and sequences. The caller plans them in its arena. Data
@@ -93,6 +93,7 @@ class PACKHORSE_API Ops {
   void cca(const CcaArgs& args);
   void append_kv_cache(const AppendKvCacheArgs& args);
   void attention(const AttentionArgs& args);
+  void attention_weights(const AttentionWeightsArgs& args);
   void norm(const NormArgs& args);
   void pool(const PoolArgs& args);
   void sparse_pool(const SparsePoolArgs& args);
@@ -129,6 +130,7 @@ class PACKHORSE_API Ops {
   virtual void do_append_kv_cache(const AppendKvCacheArgs& args) = 0;
   virtual void do_attention(const AttentionArgs& args) = 0;
   virtual void do_paged_attention(const AttentionArgs& args) = 0;
+  virtual void do_attention_weights(const AttentionWeightsArgs& args) = 0;
   virtual void do_norm(const NormArgs& args) = 0;
   virtual void do_pool(const PoolArgs& args) = 0;
   virtual void do_sparse_pool(const SparsePoolArgs& args) = 0;

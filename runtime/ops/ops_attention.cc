@@ -44,7 +44,7 @@ void check_qkv_rope(const LinearArgs& args, const RopeArgs& heads, const Ops& op
   const char* op = "qkv_rope";
   check_head_dim(op, heads.head_dim, ops.head_dim_multiple());
   check_linear(op, args);
-  check_rotated_heads(op, heads, args.x.rows(), ops.rotation_columns(heads.dims));
+  check_rotated_heads(op, heads, args.x.rows(), ops.rotation_columns(heads.dims, heads.grid));
   const char* out = args.out.as<char>();
   if (heads.q.data != out ||
       heads.k.data != out + static_cast<size_t>(heads.q.columns()) * size_of(args.out.dtype)) {
@@ -59,11 +59,12 @@ void Ops::rotation(const RotationArgs& args) {
   if (args.dims <= 0 || args.dims % 2 != 0 || args.frequencies == nullptr) {
     fail(op, concat("dims is ", args.dims, ", expected two for each frequency"));
   }
-  if (args.grids != nullptr && (args.dims % 4 != 0 || args.prefix < 0 || !knows_grids())) {
+  const bool grid = args.grids != nullptr;
+  if (grid && (args.dims % 4 != 0 || args.prefix < 0)) {
     fail(op, concat("dims is ", args.dims, " over a grid behind ", args.prefix,
-                    " rows, expected a multiple of 4 and a device that has it"));
+                    " rows, expected a multiple of 4 behind at least 0"));
   }
-  check_matrix(op, "out", args.out, args.batch.num_tokens, rotation_columns(args.dims));
+  check_matrix(op, "out", args.out, args.batch.num_tokens, rotation_columns(args.dims, grid));
   check_dtype_is(op, "out", args.out, DType::kFloat32);
   check_batch(op, "batch", args.batch, args.out.rows());
   if (args.out.rows() > 0) do_rotation(args);
@@ -74,7 +75,7 @@ void Ops::rope(const RopeArgs& args) {
   check_head_dim(op, args.head_dim, head_dim_multiple());
   check_compute_dtype(op, "q", args.q);
   check_dtype_is(op, "k", args.k, args.q.dtype);
-  check_rotated_heads(op, args, args.q.rows(), rotation_columns(args.dims));
+  check_rotated_heads(op, args, args.q.rows(), rotation_columns(args.dims, args.grid));
   if (args.q.rows() > 0) do_rope(args);
 }
 
@@ -144,12 +145,11 @@ void Ops::attention(const AttentionArgs& args) {
     fail(op, concat("max_distance is ", term.max_distance, ", expected at most ", kMostDistance));
   }
   if (term.kind == ScoreTermKind::kGrid &&
-      (term.table == nullptr || term.grid_rows < 1 || term.grid_columns < 1 || !knows_grids() ||
+      (term.table == nullptr || term.grid_rows < 1 || term.grid_columns < 1 ||
        (term.grids == nullptr && args.q.rows() > 0) || args.mask.causal ||
        args.mask.window_left >= 0 || args.mask.window_right >= 0)) {
-    fail(op,
-         concat("a term of grids needs a table (found ", term.grid_rows, " x ", term.grid_columns,
-                " cells), the grids of the batch, no mask, and a device that has it"));
+    fail(op, concat("a term of grids needs a table (found ", term.grid_rows, " x ",
+                    term.grid_columns, " cells), the grids of the batch, and no mask"));
   }
   if (args.term.kind == ScoreTermKind::kDisentangled) {
     for (auto [name, table] : {std::pair{"position_keys", &args.term.position_keys},
@@ -163,6 +163,29 @@ void Ops::attention(const AttentionArgs& args) {
     }
   }
   if (args.q.rows() > 0) do_attention(args);
+}
+
+void Ops::attention_weights(const AttentionWeightsArgs& args) {
+  const char* op = "attention_weights";
+  check_heads(op, args.num_heads, args.num_kv_heads);
+  check_head_dim(op, args.head_dim, head_dim_multiple());
+  if (args.head_dim > kMostWeightsColumns) {
+    fail(op, concat("head_dim is ", args.head_dim, ", expected at most ", kMostWeightsColumns));
+  }
+  check_compute_dtype(op, "q", args.q);
+  check_matrix(op, "q", args.q, args.q.rows(), int64_t{args.num_heads} * args.head_dim);
+  const BatchView one = {.num_tokens = args.q.rows(), .num_sequences = args.sequence + 1};
+  check_pages(op, args.pages, one, args.num_kv_heads, args.head_dim);
+  check_dtype_is(op, "out", args.out, DType::kFloat32);
+  check_matrix(op, "out", args.out, args.q.rows(), args.num_keys);
+  if (args.sequence < 0 || args.head < 0 || args.head >= args.num_heads) {
+    fail(op, concat("sequence ", args.sequence, ", head ", args.head,
+                    ", expected 0 or more, and a head below ", args.num_heads));
+  }
+  if (args.num_keys < 1 || args.num_keys > args.pages.max_kv_len) {
+    fail(op, concat("num_keys is ", args.num_keys, ", expected 1 to ", args.pages.max_kv_len));
+  }
+  if (args.q.rows() > 0) do_attention_weights(args);
 }
 
 }  // namespace packhorse

@@ -62,7 +62,7 @@ void Ops::cca(const CcaArgs& args) {
   heads.dims = args.dims;
   check_matrix(op, "latents", args.latents, args.latents.rows(),
                args.mixed_columns() + args.value_columns());
-  check_rotated_heads(op, heads, args.latents.rows(), rotation_columns(args.dims));
+  check_rotated_heads(op, heads, args.latents.rows(), rotation_columns(args.dims, false));
   check_convolutions(op, args);
   if (args.pages) check_latent_pages(op, args);
   check_matrix(op, "out", args.out, args.latents.rows(), args.latents.columns());

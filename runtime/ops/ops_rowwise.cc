@@ -39,7 +39,7 @@ void Ops::embed(const EmbedArgs& args) {
   if (args.rows) {
     check_matrix(op, "rows", args.rows, args.rows.rows(), hidden_size);
     check_dtype_is(op, "rows", args.rows, args.out.dtype);
-    if (!knows_grids()) fail(op, "rows were given, which this device does not take");
+    if (!takes_rows()) fail(op, "rows were given, which this device does not take");
   }
   if (static_cast<bool>(args.rows) != (args.row_numbers != nullptr)) {
     fail(op, "rows and row_numbers go together");
@@ -55,14 +55,16 @@ void Ops::embed(const EmbedArgs& args) {
 void Ops::unfold(const UnfoldArgs& args) {
   const char* op = "unfold";
   check_compute_dtype(op, "x", args.x);
-  check_matrix(op, "x", args.x, args.batch.num_tokens, args.x.columns());
-  check_batch(op, "batch", args.batch, args.x.rows());
+  if (args.stride < 1) fail(op, concat("stride is ", args.stride, ", expected 1 or more"));
+  const int64_t tokens = args.batch.num_tokens;
+  check_matrix(op, "x", args.x, args.stride * tokens, args.x.columns());
+  check_batch(op, "batch", args.batch, tokens);
   if (args.width < 1 || args.width % 2 == 0) {
     fail(op, concat("width is ", args.width, ", expected an odd number"));
   }
-  check_matrix(op, "out", args.out, args.x.rows(), args.width * args.x.columns());
+  check_matrix(op, "out", args.out, tokens, args.width * args.x.columns());
   check_dtype_is(op, "out", args.out, args.x.dtype);
-  if (args.x.rows() > 0) do_unfold(args);
+  if (tokens > 0) do_unfold(args);
 }
 
 void Ops::norm(const NormArgs& args) {

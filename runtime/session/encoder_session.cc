@@ -39,7 +39,8 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
         validator_(model_),
         arena_memory_(device().allocate(model_.plan.arena.bytes)),
         buffers_(carve()),
-        staging_(capacity_of(model_.options), model_.limits, buffers_.inputs, device()),
+        staging_(capacity_of(model_.options), model_.limits, buffers_.inputs, buffers_.features,
+                 model_.patch_limits.prefix, device()),
         outputs_(model_, buffers_.model),
         slots_(buffers_.slots, device().io()) {
     if (DeviceIo* io = device().io()) finding_ = io->allocate_shared(sizeof(InputFinding));
@@ -66,7 +67,7 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
     validator_.check(tokens, outputs);
     const auto turn = take_turn();
     const DownloadScope downloads(device());
-    outputs_.read(encode_batch(staging_.upload(tokens, buffers_.features)), outputs);
+    outputs_.read(encode_batch(staging_.upload(tokens, true)), outputs);
     device().synchronize();
   }
 
@@ -74,9 +75,16 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
     validator_.check(patches, outputs);
     const auto turn = take_turn();
     const DownloadScope downloads(device());
-    const TokenBatch batch =
-        staging_.upload(patches, buffers_.features, model_.patch_limits.prefix);
-    outputs_.read(encode_batch(batch), outputs);
+    outputs_.read(encode_batch(staging_.upload(patches, true)), outputs);
+    device().synchronize();
+  }
+
+  void run(const DevicePatches& patches, const RunOutputs& outputs, StreamHandle stream) override {
+    validator_.check(patches, outputs);
+    const auto turn = take_turn();
+    wait_for(stream);
+    const DownloadScope downloads(device());
+    outputs_.read(encode_batch(staging_.load(patches)), outputs);
     device().synchronize();
   }
 
@@ -94,35 +102,38 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
 
   DeviceOutputs run_on_device(const PackedTokens& tokens, const DeviceOutputSet& wanted,
                               StreamHandle stream) override {
-    validator_.check(tokens, wanted);
-    validator_.io();
+    return run_host_batch_on_device(tokens, wanted, stream);
+  }
+
+  DeviceOutputs run_on_device(const PackedPatches& patches, const DeviceOutputSet& wanted,
+                              StreamHandle stream) override {
+    return run_host_batch_on_device(patches, wanted, stream);
+  }
+
+  DeviceOutputs run_on_device(const DevicePatches& patches, const DeviceOutputSet& wanted,
+                              StreamHandle stream, std::shared_ptr<const void> owner) override {
+    validator_.check(patches, wanted);
+    std::vector<std::shared_ptr<const void>> read;  // before the lock: see `take_owners`
     const auto turn = take_turn();
+    take_owners(read);
     const auto lease = slots_.lease(shared_from_this());
     wait_for(stream);
-    return keep_outputs(encode_batch(staging_.upload(tokens, buffers_.features)), wanted, lease,
-                        stream, 0);
+    const TokenBatch inputs = staging_.load(patches);
+    keep_owner(std::move(owner));
+    return keep_outputs(encode_batch(inputs), wanted, lease, stream, 0);
   }
 
   DeviceOutputs run_on_device(const DeviceTokens& tokens, const DeviceOutputSet& wanted,
                               StreamHandle stream, std::shared_ptr<const void> owner) override {
     validator_.check(tokens, wanted);
-    // Declared before the lock so that owners are released after it. Releasing an owner may run any
-    // code, such as that of another session's result.
-    std::vector<std::shared_ptr<const void>> read;
+    std::vector<std::shared_ptr<const void>> read;  // before the lock: see `take_owners`
     const auto turn = take_turn();
-    while (!being_read_.empty() && being_read_.front().first->is_done()) {
-      read.push_back(std::move(being_read_.front().second));
-      being_read_.pop_front();
-    }
+    take_owners(read);
     const auto lease = slots_.lease(shared_from_this());
     wait_for(stream);
     const uint32_t run = ++device_runs_;
     const TokenBatch inputs = staging_.load(tokens, run, lease->finding());
-    if (owner != nullptr) {
-      auto& [event, kept] =
-          being_read_.emplace_back(validator_.io().make_event(), std::move(owner));
-      event->record(validator_.io().stream());
-    }
+    keep_owner(std::move(owner));
     return keep_outputs(encode_batch(inputs), wanted, lease, stream, run);
   }
 
@@ -138,7 +149,7 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
   std::vector<double> time_encoder(const PackedTokens& tokens, int samples, int launches) override {
     validator_.check(tokens, DeviceOutputSet());
     const auto turn = take_turn();
-    const TokenBatch batch = staging_.upload(tokens, buffers_.features);
+    const TokenBatch batch = staging_.upload(tokens, false);
     std::vector<double> times;
     for (int i = 0; i < samples; ++i) {
       const double total = device().elapsed_ms([&] {
@@ -152,7 +163,7 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
   std::vector<std::string> explain(const PackedTokens& tokens) override {
     validator_.check(tokens, DeviceOutputSet());
     const auto turn = take_turn();
-    const TokenBatch batch = staging_.upload(tokens, buffers_.features);
+    const TokenBatch batch = staging_.upload(tokens, false);
     const auto lines = model_.backend.ops->explain([&] {
       // Kernels in a graph were chosen for its bounds, not for the batch, so explain those.
       const auto bounds = graphs_.bounds_of(bounds_of(batch), has_type_ids(batch));
@@ -221,6 +232,34 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
   };
 
   DeviceContext& device() const { return *model_.backend.device; }
+
+  template <class Batch>
+  DeviceOutputs run_host_batch_on_device(const Batch& batch, const DeviceOutputSet& wanted,
+                                         StreamHandle stream) {
+    validator_.check(batch, wanted);
+    validator_.io();
+    const auto turn = take_turn();
+    const auto lease = slots_.lease(shared_from_this());
+    wait_for(stream);
+    // This returns before the device has read the batch, which so must have been copied.
+    return keep_outputs(encode_batch(staging_.upload(batch, false)), wanted, lease, stream, 0);
+  }
+
+  // Moves the owners of batches that the device has read to `read`. The caller holds the lock, and
+  // releases them after it: that may run any code, such as that of another session's result.
+  void take_owners(std::vector<std::shared_ptr<const void>>& read) {
+    while (!being_read_.empty() && being_read_.front().first->is_done()) {
+      read.push_back(std::move(being_read_.front().second));
+      being_read_.pop_front();
+    }
+  }
+
+  // Keeps the owner of a batch until the stream has done what it was asked for so far.
+  void keep_owner(std::shared_ptr<const void> owner) {
+    if (owner == nullptr) return;
+    auto& [event, kept] = being_read_.emplace_back(validator_.io().make_event(), std::move(owner));
+    event->record(validator_.io().stream());
+  }
 
   // Waits for the turn, since one run goes at a time. A caller that waits may be interrupted, and
   // looks for that now and then.
@@ -308,8 +347,7 @@ class EncoderSession final : public Session, public std::enable_shared_from_this
   void encode_within(const GraphBounds& bounds, bool has_type_ids) {
     TokenBatch tokens =
         takes_patches(model_.spec)
-            ? staging_.patch_bounds(bounds.num_tokens, buffers_.features,
-                                    model_.patch_limits.prefix)
+            ? staging_.patch_bounds(bounds.num_tokens)
             : staging_.bounds(bounds.num_tokens, model_.limits.max_sequences, has_type_ids);
     tokens.batch.max_seqlen = bounds.max_seqlen;
     tokens.batch.min_seqlen = bounds.min_seqlen;

@@ -36,12 +36,6 @@ PackedLimits limits_of(const Spec& spec, const SessionOptions& options) {
           .feature_id = spec.stack().stem.rows.id};
 }
 
-// True for what Ops::knows_grids is needed for.
-bool needs_grids(const StackSpec& stack) {
-  return stack.stem.rows.features > 0 || stack.score_term.kind == ScoreTermKind::kGrid ||
-         std::ranges::any_of(stack.ropes, &RopeSpec::grid);
-}
-
 }  // namespace
 
 LoadedModel open_model(const std::string& spec_json, const SessionOptions& options) {
@@ -66,9 +60,9 @@ LoadedModel open_model(const std::string& spec_json, const SessionOptions& optio
                                  model.spec.max_seqlen, "; expected at least ", patches.prefix + 1,
                                  ", the tokens of the smallest image"));
   }
-  if (needs_grids(model.spec.stack()) && !model.backend.ops->knows_grids()) {
-    throw RuntimeError(concat("this model knows places in images by rotations or steps, or takes ",
-                              "rows beside token ids, for which ", name_of(options.device),
+  if (model.spec.stack().stem.rows.features > 0 && !model.backend.ops->takes_rows()) {
+    throw RuntimeError(concat("this model takes rows beside token ids, for which ",
+                              name_of(options.device),
                               " has no kernels: load it on the device cpu"));
   }
   model.precision =

@@ -50,6 +50,20 @@ void RequestValidator::check_tokens(const PackedPatches& patches) const {
   packhorse::check(patches, model_.patch_limits);
 }
 
+void RequestValidator::check_tokens(const DevicePatches& patches) const {
+  check_kind(true);
+  const DeviceIo& device = io();
+  if (patches.dtype != DType::kFloat32 && patches.dtype != DType::kFloat16 &&
+      patches.dtype != DType::kBFloat16) {
+    throw InvalidArgument(
+        concat("features is ", name_of(patches.dtype), ", expected float32, float16 or bfloat16"));
+  }
+  check_grids(patches.grids, patches.num_patches, patches.columns, model_.patch_limits);
+  if (patches.num_patches == 0) return;
+  if (patches.features == nullptr) throw InvalidArgument("features are missing");
+  device.check_pointer("features", patches.features);
+}
+
 void RequestValidator::check_tokens(const PackedTokens& tokens) const {
   check_kind(false);
   packhorse::check(tokens, model_.limits);

@@ -36,6 +36,7 @@ class RequestValidator {
   void check_tokens(const PackedTokens& tokens) const;
   void check_tokens(const DeviceTokens& tokens) const;
   void check_tokens(const PackedPatches& patches) const;
+  void check_tokens(const DevicePatches& patches) const;
   // Throws InvalidArgument unless the model takes batches of this kind.
   void check_kind(bool patches) const;
   void check_positions(bool given) const;

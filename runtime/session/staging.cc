@@ -1,6 +1,7 @@
 #include "session/staging.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <span>
 
@@ -34,15 +35,21 @@ InputLayout::InputLayout(const Capacity& capacity) {
 }
 
 Staging::Staging(const Capacity& capacity, const PackedLimits& limits, int32_t* buffer,
-                 DeviceContext& device)
+                 const TensorView& features, int64_t prefix, DeviceContext& device)
     : layout_(capacity),
       limits_(limits),
       buffer_(buffer),
+      features_(features),
+      prefix_(prefix),
       device_(device),
       uploads_(
-          device.make_upload_buffer(buffer, static_cast<size_t>(layout_.size) * sizeof(int32_t))) {}
+          device.make_upload_buffer(buffer, static_cast<size_t>(layout_.size) * sizeof(int32_t))) {
+  if (features.data == nullptr) return;
+  feature_uploads_ =
+      device.make_input_upload(features.data, static_cast<size_t>(features.size()) * sizeof(float));
+}
 
-TokenBatch Staging::upload(const PackedTokens& tokens, const TensorView& features) {
+TokenBatch Staging::upload(const PackedTokens& tokens, bool stays) {
   const int64_t num_tokens = tokens.num_tokens();
   auto* const host = static_cast<int32_t*>(uploads_->acquire());
   host[layout_.counts] = static_cast<int32_t>(num_tokens);
@@ -74,8 +81,8 @@ TokenBatch Staging::upload(const PackedTokens& tokens, const TensorView& feature
 
   TokenBatch inputs = on_device(!tokens.type_ids.empty(), !tokens.position_ids.empty());
   if (!tokens.features.empty()) {
-    device_.upload(features.data, tokens.features.data(), tokens.features.size_bytes());
-    inputs.features = features.first_rows(std::ranges::count(tokens.ids, limits_.feature_id));
+    feature_uploads_->send(tokens.features.data(), tokens.features.size_bytes(), stays);
+    inputs.features = features_.first_rows(std::ranges::count(tokens.ids, limits_.feature_id));
     inputs.row_numbers = buffer_ + layout_.type_ids;
     inputs.type_ids = nullptr;
   }
@@ -87,17 +94,29 @@ TokenBatch Staging::upload(const PackedTokens& tokens, const TensorView& feature
   return inputs;
 }
 
-TokenBatch Staging::upload(const PackedPatches& patches, const TensorView& features,
-                           int64_t prefix) {
-  const int64_t images = patches.num_sequences();
+TokenBatch Staging::upload(const PackedPatches& patches, bool stays) {
+  const TokenBatch inputs = upload_grids(patches.grids, patches.num_patches());
+  feature_uploads_->send(patches.features.data(), patches.features.size_bytes(), stays);
+  return inputs;
+}
+
+TokenBatch Staging::load(const DevicePatches& patches) {
+  const TokenBatch inputs = upload_grids(patches.grids, patches.num_patches);
+  device_.io()->load_floats(patches.features, patches.dtype, patches.num_patches * patches.columns,
+                            features_.as<float>());
+  return inputs;
+}
+
+TokenBatch Staging::upload_grids(std::span<const int32_t> given, int64_t num_patches) {
+  const int64_t images = std::ssize(given) / 2;
   auto* const host = static_cast<int32_t*>(uploads_->acquire());
   int32_t* const offsets = host + layout_.cu_seqlens;
   int32_t* const grids = host + layout_.position_ids;
-  std::copy(patches.grids.begin(), patches.grids.end(), grids);
+  std::copy(given.begin(), given.end(), grids);
   offsets[0] = 0;
   int64_t longest = 0;
   for (int64_t i = 0; i < images; ++i) {
-    const int64_t length = tokens_of(grids[2 * i], grids[2 * i + 1], prefix);
+    const int64_t length = tokens_of(grids[2 * i], grids[2 * i + 1], prefix_);
     offsets[i + 1] = offsets[i] + static_cast<int32_t>(length);
     longest = std::max(longest, length);
   }
@@ -109,9 +128,9 @@ TokenBatch Staging::upload(const PackedPatches& patches, const TensorView& featu
   const int32_t least =
       shortest(std::span<const int32_t>(offsets, static_cast<size_t>(images) + 1));
   uploads_->send(static_cast<size_t>(layout_.position_ids + 2 * images) * sizeof(int32_t));
-  device_.upload(features.data, patches.features.data(), patches.features.size_bytes());
 
-  TokenBatch inputs = patch_bounds(num_tokens, features.first_rows(patches.num_patches()), prefix);
+  TokenBatch inputs = patch_bounds(num_tokens);
+  inputs.features = features_.first_rows(num_patches);
   inputs.batch.counts = nullptr;
   inputs.batch.num_sequences = images;
   inputs.batch.max_seqlen = longest;
@@ -119,13 +138,12 @@ TokenBatch Staging::upload(const PackedPatches& patches, const TensorView& featu
   return inputs;
 }
 
-TokenBatch Staging::patch_bounds(int64_t num_tokens, const TensorView& features,
-                                 int64_t prefix) const {
+TokenBatch Staging::patch_bounds(int64_t num_tokens) const {
   TokenBatch inputs = bounds(num_tokens, limits_.max_sequences, false);
   inputs.ids = nullptr;
-  inputs.features = features.first_rows(std::min(num_tokens, features.rows()));
+  inputs.features = features_.first_rows(std::min(num_tokens, features_.rows()));
   inputs.grids = buffer_ + layout_.position_ids;
-  inputs.prefix = prefix;
+  inputs.prefix = prefix_;
   return inputs;
 }
 

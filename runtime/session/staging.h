@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 
 #include "model/batch.h"
 #include "ops/device_context.h"
@@ -28,36 +29,43 @@ struct InputLayout {
 
 class Staging {
  public:
-  /// `buffer` is device memory of InputLayout::size numbers.
+  /// `buffer` is device memory of InputLayout::size numbers. `features`: device memory for patches,
+  /// or for rows that are given beside ids; or empty. `prefix`: the number of rows before the
+  /// patches of an image.
   Staging(const Capacity& capacity, const PackedLimits& limits, int32_t* buffer,
-          DeviceContext& device);
+          const TensorView& features, int64_t prefix, DeviceContext& device);
 
-  /// Copies a batch in host memory, which must have been checked, to the device. `features`: device
-  /// memory for rows that are given beside ids, or empty.
-  TokenBatch upload(const PackedTokens& tokens, const TensorView& features);
-  /// Copies a batch of images in host memory, which must have been checked. `features` is device
-  /// memory for patches, `prefix` the number of rows before those of an image.
-  TokenBatch upload(const PackedPatches& patches, const TensorView& features, int64_t prefix);
+  /// Copies a batch in host memory, which must have been checked, to the device. `stays`: see
+  /// InputUpload::send.
+  TokenBatch upload(const PackedTokens& tokens, bool stays);
+  TokenBatch upload(const PackedPatches& patches, bool stays);
+  /// Copies a batch of images whose patches lie on the device. It must have been checked.
+  TokenBatch load(const DevicePatches& patches);
   /// Copies a batch that lies on the device. A kernel checks its contents and reports an error in
   /// `finding` under the number `run`. The caller must have checked sizes and pointers.
   TokenBatch load(const DeviceTokens& tokens, uint32_t run, InputFinding* finding);
   /// A batch whose exact counts are only on the device, for launches that serve batches up to the
   /// given sizes.
   TokenBatch bounds(int64_t num_tokens, int64_t num_sequences, bool has_type_ids) const;
-  /// Counterpart of `bounds` for batches of images. `features`, `prefix`: as for `upload`.
-  TokenBatch patch_bounds(int64_t num_tokens, const TensorView& features, int64_t prefix) const;
+  /// Counterpart of `bounds` for batches of images.
+  TokenBatch patch_bounds(int64_t num_tokens) const;
 
   /// {T, B} of the most recent batch, in device memory.
   const int32_t* counts() const { return buffer_ + layout_.counts; }
 
  private:
+  // Copies everything but the patches of a batch of images.
+  TokenBatch upload_grids(std::span<const int32_t> given, int64_t num_patches);
   TokenBatch on_device(bool has_type_ids, bool has_position_ids) const;
 
   InputLayout layout_;
   PackedLimits limits_;
   int32_t* buffer_;
+  TensorView features_;
+  int64_t prefix_;
   DeviceContext& device_;
   std::unique_ptr<UploadBuffer> uploads_;
+  std::unique_ptr<InputUpload> feature_uploads_;  // where there is memory for features
 };
 
 }  // namespace packhorse

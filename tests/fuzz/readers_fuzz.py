@@ -3,25 +3,31 @@ CheckpointError. Nothing else may come out of them, and no code of the file's ma
 
 Usage: python tests/fuzz/readers_fuzz.py READER [options of libFuzzer] FOLDERS   (needs atheris)
        python tests/fuzz/readers_fuzz.py READER --lines FOLDER
+       python tests/fuzz/readers_fuzz.py READER --mutate SECONDS
 
-The first fuzzes; the second says which share of the reader's lines the inputs of a folder reach,
-and needs nothing.
+The first fuzzes; the second says which share of the reader's lines the inputs of a folder reach;
+the third changes the inputs that fuzzing starts from at random, without looking at lines. Both need
+nothing.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import random
 import shutil
+import struct
 import sys
 import tempfile
+import time
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "weights_tools"))
-FUZZES = __name__ == "__main__" and "--lines" not in sys.argv
+FUZZES = __name__ == "__main__" and not {"--lines", "--mutate"} & {*sys.argv}
 
 if FUZZES:
     import atheris
@@ -32,8 +38,9 @@ else:
 with instrumented:
     import packhorse.image
     import packhorse_weights
-    from packhorse.image import ImageProcessor, ImageSettings
-    from packhorse.image.prompts import TilePrompts
+    from packhorse.image import ImageProcessor, ImageSettings, decode
+    from packhorse.image.decoding import image_size
+    from packhorse.image.prompts import TilePrompts, WholePrompts
     from packhorse.image.tiles import TileSettings
     from packhorse_weights import CheckpointError, inspect_checkpoint
     from packhorse_weights.formats.ctranslate2_folder import open_ctranslate2
@@ -94,10 +101,26 @@ def _image(data: bytes) -> None:
     processor = ImageProcessor(ImageSettings(resize=(9, 8)), threads=1, max_pixels=1 << 16)
     with contextlib.suppress(ValueError):
         assert processor(data).shape == (1, 3, 9, 8)
+        sides = decode(data, max_pixels=1 << 16).size
+        assert sorted(image_size(data)) == sorted(sides)
+
+
+def _image_field(data: bytes) -> None:
+    """An image of a request: a data URL, base64 or the bytes of a file."""
+    from packhorse.serve.errors import ServeError
+    from packhorse.serve.models.image_inputs import ImageInput
+
+    for content in (data, data.decode("latin-1")):
+        field = ImageInput("image", content)
+        with contextlib.suppress(ServeError):
+            file = field.file(1 << 16)
+            assert len(file) <= 1 << 16
+            height, width = field.size(file, 1 << 16)
+            assert height * width <= 1 << 16
 
 
 # Families of image processors, whose defaults differ.
-_FAMILIES = ("ViT", "DeiT", "Beit", "Bit", "CLIP", "Siglip", "Siglip2")
+_FAMILIES = ("ViT", "DeiT", "Beit", "Bit", "CLIP", "ChineseCLIP", "Siglip", "Siglip2")
 
 
 def _image_settings(data: bytes) -> None:
@@ -123,6 +146,8 @@ def _image_settings(data: bytes) -> None:
             assert all(side % tiles.tile == 0 for side in tiles.sizes(*size)[1])
     with contextlib.suppress(ValueError):
         TilePrompts.from_config(config, 4).of_image((1, 2))
+    with contextlib.suppress(ValueError):
+        WholePrompts.from_config(config, {}, 4, adds_begin=False).of_query("")
 
 
 def _pickle(data: bytes) -> None:
@@ -169,6 +194,7 @@ READERS: dict[str, Callable[[bytes], None]] = {
     "folder": _folder,
     "gguf": _gguf,
     "image": _image,
+    "image_field": _image_field,
     "image_settings": _image_settings,
     "pickle": _pickle,
     "safetensors": _safetensors,
@@ -192,6 +218,7 @@ MODULES = {
     ),
     "gguf": ("formats.gguf.",),
     "image": ("image.decoding", "image.pixels", "image.processor"),
+    "image_field": ("serve.models.image_inputs",),
     "image_settings": ("image.settings", "image.tiles", "image.prompts"),
     "pickle": ("formats.torch.pickle",),
     "safetensors": ("formats.safetensors",),
@@ -243,15 +270,82 @@ def lines_reached(reader: str, inputs: list[bytes]) -> tuple[int, int]:
     return reached, sum(map(len, lines.values()))
 
 
+_PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def sealed(data: bytes) -> bytes:
+    """A PNG file with checksums that are right, so that readers look at what is behind them."""
+    if not data.startswith(_PNG):
+        return data
+    made, at = bytearray(data), len(_PNG)
+    while at + 12 <= len(made):
+        (length,) = struct.unpack_from(">I", made, at)
+        end = at + 8 + length
+        if end + 4 > len(made):
+            break
+        struct.pack_into(">I", made, end, zlib.crc32(made[at + 4 : end]))
+        at = end + 4
+    return bytes(made)
+
+
+def mutated(draw: random.Random, inputs: list[bytes]) -> bytes:
+    """One of the inputs, changed in one to five places."""
+    made = bytearray(draw.choice(inputs))
+    for _ in range(draw.randint(1, 5)):
+        at = draw.randint(0, len(made))
+        size = draw.choice((1, 1, 2, 4, 8, 32))
+        change = draw.randrange(6)
+        if change == 0:
+            made[at : at + size] = draw.randbytes(size)
+        elif change == 1:
+            made[at : at + size] = bytes([draw.choice((0, 1, 127, 128, 255))]) * size
+        elif change == 2:
+            del made[at : at + size]
+        elif change == 3:
+            made[at:at] = made[at : at + size]
+        elif change == 4:
+            other = draw.choice(inputs)
+            begin = draw.randint(0, len(other))
+            made[at : at + size] = other[begin : begin + size]
+        elif draw.random() < 0.2:
+            del made[at:]
+    return sealed(bytes(made)) if draw.random() < 0.7 else bytes(made)
+
+
+def mutate(reader: str, seconds: float) -> None:
+    """Reads changed inputs for some seconds. What it fails with is written to a file whose name it
+    says."""
+    from seeds import write_seeds
+
+    folder = ROOM / "seeds"
+    folder.mkdir()
+    write_seeds(reader, folder)
+    inputs = [path.read_bytes() for path in sorted(folder.iterdir())]
+    draw, end, count = random.Random(0), time.monotonic() + seconds, 0
+    while time.monotonic() < end:
+        data = mutated(draw, inputs)
+        count += 1
+        try:
+            read_one(reader, data)
+        except BaseException:
+            path = Path(f"crash-{zlib.crc32(data):08x}")
+            path.write_bytes(data)
+            print(f"{reader}: input {count} fails: {path}")
+            raise
+    print(f"{reader}: {count} inputs in {seconds:.0f} s, none fails")
+
+
 def main() -> None:
     reader = sys.argv.pop(1)
-    if not FUZZES:
+    if sys.argv[1] == "--mutate":
+        mutate(reader, float(sys.argv[2]))
+    elif not FUZZES:
         inputs = [path.read_bytes() for path in sorted(Path(sys.argv[2]).iterdir())]
         reached, every = lines_reached(reader, inputs)
         print(f"{reached} of {every} lines ({reached / every:.0%})")
-        return
-    atheris.Setup(sys.argv, lambda data: read_one(reader, data))
-    atheris.Fuzz()
+    else:
+        atheris.Setup(sys.argv, lambda data: read_one(reader, data))
+        atheris.Fuzz()
 
 
 if __name__ == "__main__":

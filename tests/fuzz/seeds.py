@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "hostile"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python/support"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "weights_tools"))
 import torch_archive as t
 from packhorse_weights import CheckpointError, Tensor, resolve_model
@@ -83,6 +85,15 @@ def _image(folder: Path) -> None:
         (folder / name.replace(" ", "-")).write_bytes(data)
 
 
+def _image_field(folder: Path) -> None:
+    from test_image_file import FILES
+
+    for kind in ("png", "jpeg", "webp"):
+        text = base64.b64encode(FILES[kind])
+        (folder / kind).write_bytes(text)
+        (folder / f"{kind}-url").write_bytes(b"data:image/%s;base64," % kind.encode() + text)
+
+
 def _image_settings(folder: Path) -> None:
     from image_cases import CONFIGS, FLEXIBLE, TILES
 
@@ -132,6 +143,7 @@ SEEDS = {
     "folder": _folder,
     "gguf": _gguf,
     "image": _image,
+    "image_field": _image_field,
     "image_settings": _image_settings,
     "pickle": _pickle,
     "safetensors": _safetensors,

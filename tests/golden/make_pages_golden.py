@@ -10,7 +10,8 @@ Each is a folder as users have them, with golden.npz beside it:
     query_ids_N, query_vectors_N    of a question
     scores                          [questions, images], sums of largest products
 
-Everything was run alone in float32, with eager attention and the torchvision backend.
+Everything was run alone in float32, with eager attention and the torchvision backend; ColPali with
+the backend pil.
 """
 
 from __future__ import annotations
@@ -109,6 +110,7 @@ def run(model: Any, processor: Any) -> dict[str, np.ndarray]:
     vectors: dict[str, list[torch.Tensor]] = {"image": [], "query": []}
 
     def add(kind: str, number: int, inputs: Any) -> None:
+        inputs.pop("labels", None)
         found = model(**inputs).embeddings[0]
         vectors[kind].append(found)
         made[f"{kind}_ids_{number}"] = inputs["input_ids"][0].numpy().astype(np.int32)
@@ -140,16 +142,29 @@ def make(name: str) -> None:
     print(name)
 
 
+def colpali_processor() -> tuple[Any, Any]:
+    """(the processor, a tokenizer without the 1152 tokens of places that the processor adds)."""
+
+    def tokenizer() -> Any:
+        special = ["<pad>", "<eos>", "<bos>", "<unk>", "<image>"]
+        words = "Describe the image. where do mules go what Question: \n"
+        return tokenizer_of(special, words, bos_token="<bos>", eos_token="<eos>")
+
+    images = transformers.SiglipImageProcessorPil(size={"height": 28, "width": 28})
+    images.image_seq_length = 16
+    return transformers.ColPaliProcessor(images, tokenizer()), tokenizer()
+
+
 @torch.no_grad()
 def make_colpali() -> None:
-    """The model alone, without a tokenizer: golden.npz has `pixels`, `ids` and `vectors`."""
+    """golden.npz has also `pixels`, `ids` and `vectors` of the model alone."""
     torch.manual_seed(0)
     text = {**SIZES_OF, "model_type": "gemma", "num_key_value_heads": 1, "head_dim": 16}
     inner = {
         "model_type": "paligemma",
         "text_config": {**text, "vocab_size": 64},
         "vision_config": {**SEEN, "vision_use_head": False, "projection_dim": 32},
-        "image_token_index": 7,
+        "image_token_index": 4,
         "projection_dim": 32,
     }
     config = transformers.ColPaliConfig(vlm_config=inner, embedding_dim=16)
@@ -163,12 +178,15 @@ def make_colpali() -> None:
     fields = json.loads((folder / "config.json").read_text())
     fields.pop("transformers_version", None)
     (folder / "config.json").write_text(json.dumps(fields, indent=1) + "\n")
-    pixels, ids = torch.randn(1, 3, 28, 28), torch.tensor([[7] * 16 + [2, 9, 10, 11, 12, 13]])
+    pixels, ids = torch.randn(1, 3, 28, 28), torch.tensor([[4] * 16 + [2, 9, 10, 11, 12, 13]])
     zeros = torch.zeros_like(ids)
     inputs = {"input_ids": ids, "attention_mask": zeros + 1, "token_type_ids": zeros}
     found = model(pixel_values=pixels, **inputs).embeddings[0]
     arrays = {"pixels": pixels[0].numpy(), "ids": ids[0].numpy(), "vectors": found.numpy()}
-    np.savez_compressed(folder / "golden.npz", **arrays)
+    processor, tokenizer = colpali_processor()
+    tokenizer.save_pretrained(folder)
+    processor.image_processor.save_pretrained(folder)
+    np.savez_compressed(folder / "golden.npz", **arrays, **run(model, processor))
     print("colpali")
 
 

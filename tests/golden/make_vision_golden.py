@@ -84,6 +84,7 @@ CASES = (
     Case("beit-classes", "Beit", "ForImageClassification", {**_SHARED, "num_labels": 3}),
     Case("clip", "CLIP", config={"projection_dim": 24}),
     Case("clip-vision", "CLIPVision", "ModelWithProjection", {"projection_dim": 24}),
+    Case("chinese-clip", "ChineseCLIP", config={"projection_dim": 24}),
     Case("siglip", "Siglip"),
     Case("siglip-classes", "Siglip", "ForImageClassification", {"num_labels": 3}, grids=SQUARE),
     Case("siglip2-naflex", "Siglip2", config={"projection_size": 32}),
@@ -91,7 +92,7 @@ CASES = (
 
 
 def has_towers(case: Case) -> bool:
-    return case.family in ("CLIP", "Siglip", "Siglip2")
+    return case.family in ("CLIP", "ChineseCLIP", "Siglip", "Siglip2")
 
 
 def config_of(case: Case) -> Any:

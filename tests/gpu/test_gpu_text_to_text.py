@@ -9,6 +9,7 @@ import numpy as np
 import packhorse
 import pytest
 import torch
+from checkpoints import GOLDEN
 from gpu_support import DEVICE, Precision
 from packhorse import GenerationSession, Sampling
 from text_to_text_cases import (
@@ -148,6 +149,33 @@ def test_float8_cache(precision: Precision, name: str) -> None:
             rows = log_probabilities(together[i], count)
             np.testing.assert_array_equal(log_probabilities(alone, count), rows)
             np.testing.assert_allclose(rows, log_probabilities(plain[i], count), atol=0.5)
+
+
+@pytest.mark.parametrize("name", ["t5", "marian"])
+def test_weights_of_cross_attention(precision: Precision, name: str) -> None:
+    """Near float64's, and the same bits alone, together, in steps of any size, and after others."""
+    golden = Golden(name)
+    expected = np.load(GOLDEN / "alignment.npz")[name]
+    layers, heads = expected.shape[:2]
+    every = [(layer, head) for layer in range(layers) for head in range(heads)]
+    sampling = Sampling(max_new_tokens=0, alignment_heads=every)
+    with load(name, precision) as session:
+        found = session.submit(golden.targets[0], sampling, source=golden.sources[0]).result()
+        flat = expected.reshape(-1, *expected.shape[2:])
+        assert np.abs(found.alignment - flat).mean() <= 4 * precision.epsilon
+        sources, prompts = random_texts(session)
+        together = session.generate(prompts, sampling, sources=sources)
+        assert session.stats["pages_used"] == 0
+    with load(name, precision, prefix_cache=False, max_tokens=300) as session:
+        for source, prompt, one in zip(sources, prompts, together, strict=True):
+            alone = session.submit(prompt, sampling, source=source).result()
+            np.testing.assert_array_equal(alone.alignment, one.alignment)
+            np.testing.assert_allclose(one.alignment.sum(-1), 1, atol=1e-5)
+    with load(name, precision, kv_cache_dtype="float8") as session:
+        rounded = session.generate(prompts, sampling, sources=sources)
+        for one, other in zip(rounded, together, strict=True):
+            assert np.abs(one.alignment - other.alignment).mean() <= 0.05
+            np.testing.assert_allclose(one.alignment.sum(-1), 1, atol=1e-5)
 
 
 def test_refusals(precision: Precision) -> None:

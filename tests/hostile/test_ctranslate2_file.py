@@ -114,7 +114,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 def change(folder: Path, variable_name: str, change_data: object) -> None:
-    """Writes the model again with one variable changed: a new payload, or None to leave it out."""
+    """Writes the model again with one variable changed: a new payload, or None to leave it out.
+    A name that it does not have is added, in float32."""
     found = read_ctranslate2(folder / "model.bin")
     dtypes = ("float32", "int8", "int16", "int32", "float16", "bfloat16")
     written = []
@@ -128,6 +129,9 @@ def change(folder: Path, variable_name: str, change_data: object) -> None:
             data = np.asarray(change_data, data.dtype)
         number = dtypes.index(tensor.dtype)
         written.append(variable(text, data.shape, number, data=data.tobytes()))
+    if variable_name not in found.tensors:
+        data = np.asarray(change_data, np.float32)
+        written.append(variable(variable_name, data.shape, data=data.tobytes()))
     aliases = [one for one in found.aliases.items() if variable_name not in one]
     (folder / "model.bin").write_bytes(model(*written, aliases=tuple(aliases)))
 
@@ -139,6 +143,8 @@ def change(folder: Path, variable_name: str, change_data: object) -> None:
         ("decoder/num_heads", 5, "decoder has 5 heads in 96 rows"),
         ("encoder/activation", 6, "encoder/activation 6: expected one of"),
         ("decoder/alibi", 1, "decoder/alibi is not supported"),
+        ("decoder/other", [0, 1], "decoder/other is not supported"),
+        ("decoder/other_scale", [0, 1], "decoder/other_scale is not supported"),
         ("decoder/embeddings/weight", None, "there is no|weight"),
         ("decoder/embeddings/weight_scale", None, "with no scale is not supported"),
         ("decoder/embeddings/weight_scale", np.zeros(99), "scales that are not positive numbers"),

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from packhorse.image import decode
-from PIL import Image
+from PIL import Image, ImageOps
 
 
 def saved(image: Any, name: str, **options: Any) -> bytes:
@@ -80,6 +80,142 @@ def test_files_that_end_early_or_lie(name: str) -> None:
         for place in rng.integers(0, len(data), rng.integers(1, 6)):
             wrong[place] = rng.choice([0, 1, 127, 128, 255, rng.integers(256)])
         read(bytes(wrong))
+
+
+def of_pillow(data: bytes) -> Any:
+    """The pixels that Pillow's own functions make of a file, on white."""
+    image = Image.open(io.BytesIO(data))
+    turned = ImageOps.exif_transpose(image)
+    if turned.mode == "I;16":
+        turned = Image.fromarray((np.asarray(turned) >> 8).astype(np.uint8))
+    if turned.has_transparency_data:
+        white = Image.new("RGBA", turned.size, "white")
+        turned = Image.alpha_composite(white, turned.convert("RGBA"))
+    return np.asarray(turned.convert("RGB"))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", FILES)
+def test_what_is_read_is_what_pillow_reads(name: str) -> None:
+    """Files with a wrong byte: each is refused with a message, or gives what Pillow gives."""
+    data = FILES[name]
+    rng = np.random.default_rng(1)
+    found = 0
+    for _ in range(150):
+        wrong = bytearray(data)
+        wrong[rng.integers(len(data))] = rng.integers(256)
+        try:
+            pixels = np.asarray(decode(bytes(wrong), max_pixels=1 << 16))
+        except ValueError:
+            continue
+        found += 1
+        np.testing.assert_array_equal(pixels, of_pillow(bytes(wrong)))
+    assert found > 5
+
+
+def chunks_of(data: bytes) -> dict[bytes, int]:
+    """Where the checksum of each kind of chunk of a PNG file lies."""
+    places, at = {}, 8
+    while at < len(data):
+        length, kind = struct.unpack(">I4s", data[at : at + 8])
+        at += 12 + length
+        places[kind] = at - 4
+    return places
+
+
+def test_checksums_of_png() -> None:
+    """A header with a wrong checksum is refused. That of pixels is not read by Pillow, which gives
+    them as they are."""
+    data = FILES["png"]
+    for kind, place in chunks_of(data).items():
+        wrong = bytearray(data)
+        wrong[place] ^= 1
+        if kind == b"IHDR":
+            with pytest.raises(ValueError, match="no JPEG, PNG or WebP image that can be read"):
+                decode(bytes(wrong))
+        else:
+            np.testing.assert_array_equal(np.asarray(decode(bytes(wrong))), _NUMBERS)
+
+
+def largest(kind: str, width: int, height: int) -> bytes:
+    """A file of this size by its header, with the data of a small one."""
+    if kind == "png":
+        return png(width, height, zlib.compress(bytes(100)))
+    if kind == "jpeg":
+        data = bytearray(saved(_IMAGE, "JPEG"))
+        place = data.index(b"\xff\xc0") + 5
+        data[place : place + 4] = struct.pack(">HH", height, width)
+        return bytes(data)
+    frames = [_IMAGE, _IMAGE.rotate(90)]
+    data = bytearray(saved(frames[0], "WEBP", save_all=True, append_images=frames[1:]))
+    place = data.index(b"VP8X") + 12
+    for i, side in enumerate((width, height)):
+        data[place + 3 * i : place + 3 * i + 3] = struct.pack("<I", side - 1)[:3]
+    return bytes(data)
+
+
+@pytest.mark.parametrize("kind", ["png", "jpeg", "webp"])
+def test_largest_headers(kind: str) -> None:
+    for width, height in ((65535, 65535), (65535, 1100), (8193, 8193)):
+        with pytest.raises(ValueError, match="pixels"):
+            decode(largest(kind, width, height))
+    with pytest.raises(ValueError, match="8193 x 8193 pixels, which are more than max_pixels = 67"):
+        decode(largest(kind, 8193, 8193))
+    larger = largest(kind, 60, 50)
+    if kind == "png":
+        with pytest.raises(ValueError, match="an image of 69 bytes is broken"):
+            decode(larger)
+    else:  # libjpeg makes up what is missing, and a canvas may be larger than what is drawn on it
+        np.testing.assert_array_equal(np.asarray(decode(larger)), of_pillow(larger))
+
+
+def test_sizes_of_zero() -> None:
+    for width, height in ((0, 7), (9, 0), (0, 0)):
+        with pytest.raises(ValueError, match="no JPEG, PNG or WebP|expected some|broken"):
+            decode(largest("jpeg", width, height))
+    lossless = bytearray(FILES["lossless"])
+    place = lossless.index(b"VP8L") + 9  # 14 bits of each side less 1: none can be 0
+    lossless[place : place + 3] = b"\xff\xff\xff"
+    with pytest.raises(ValueError, match="pixels|broken|no JPEG, PNG or WebP"):
+        decode(bytes(lossless))
+
+
+def test_animations_have_one_image() -> None:
+    frames = [Image.new("RGB", (6, 5), colour) for colour in ("red", "blue", "lime")]
+    for kind in ("PNG", "WEBP"):
+        data = saved(frames[0], kind, save_all=True, append_images=frames[1:], lossless=True)
+        assert (np.asarray(decode(data)) == [255, 0, 0]).all()
+        last = data.rindex(b"fdAT" if kind == "PNG" else b"ANMF")
+        cut = data[: last + 20]
+        if kind == "WEBP":  # its size stands at the beginning
+            with pytest.raises(ValueError, match="no JPEG, PNG or WebP|broken"):
+                decode(cut)
+        else:
+            assert (np.asarray(decode(cut)) == [255, 0, 0]).all()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
+def test_exif_data_that_cannot_be_read_say_nothing(kind: str) -> None:
+    options = {"lossless": True} if kind == "WEBP" else {}
+    plain = np.asarray(decode(saved(_IMAGE, kind, **options)))
+    rng = np.random.default_rng(3)
+    good = _EXIF.tobytes()
+    shapes = set()
+    for i in range(60):
+        wrong = bytearray(good if i % 2 else rng.integers(0, 256, 40, np.uint8).tobytes())
+        for place in rng.integers(6 if i % 2 else 0, len(wrong), 3):
+            wrong[place] = rng.integers(256)
+        exif = b"Exif\0\0" + bytes(wrong[6:])
+        found = np.asarray(decode(saved(_IMAGE, kind, exif=exif, **options)))
+        shapes.add(found.shape)
+        if found.shape == plain.shape and (found == plain).all():
+            continue
+        # Whatever orientation was read, the pixels are those of the image.
+        assert sorted(found.reshape(-1, 3).tolist()) == sorted(plain.reshape(-1, 3).tolist())
+    assert plain.shape in shapes
+    whole = np.asarray(decode(saved(_IMAGE, kind, exif=good, **options)))
+    np.testing.assert_array_equal(whole, plain[::-1].swapaxes(0, 1))
 
 
 def test_bombs_are_refused_before_they_take_memory() -> None:

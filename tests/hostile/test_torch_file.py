@@ -155,6 +155,7 @@ REBUILD = t.glob("torch._utils", "_rebuild_tensor_v2")
         # Names that only look like the allowed ones.
         (t.glob("torch._utils", "_rebuild_tensor_v2.__globals__"), "refused"),
         (t.glob("torch", "_utils._rebuild_tensor_v3"), "refused"),
+        (t.glob("torch", "Size of a tensor"), r"'torch\.Size of a tensor'"),
         (t.integer(1) + t.integer(2) + b"\x93", "refused"),
         (t.text("os") + t.text("system") + b"\x93", r"'os\.system'"),
         # State where only an OrderedDict takes (and loses) it.

@@ -2,8 +2,9 @@
 """Speech made the input of models (see packhorse.audio), one to one: this module converts arguments
 and decides nothing."""
 
-from libc.stdint cimport int64_t
+from libc.stdint cimport int32_t, int64_t
 from libcpp cimport bool as cpp_bool
+from libcpp.vector cimport vector
 
 from packhorse._native.device cimport FloatSpan, float_pointer, float_values
 
@@ -24,6 +25,33 @@ cdef extern from "audio/log_mel.h" namespace "packhorse::audio" nogil:
 
     int64_t frames_of(int64_t)
     void c_log_mel "packhorse::audio::log_mel"(const LogMelArgs&, int) except +
+
+cdef extern from "audio/token_times.h" namespace "packhorse::audio" nogil:
+    cdef cppclass TokenTimesArgs:
+        TokenTimesArgs()
+        FloatSpan weights
+        int64_t heads
+        int64_t tokens
+        int64_t frames
+        int64_t first
+        int64_t end
+        int64_t filter_width
+
+    vector[int32_t] c_token_times "packhorse::audio::token_times"(const TokenTimesArgs&) except +
+
+
+def token_times(weights not None, int64_t first, int64_t end, int64_t filter_width):
+    """Frames at which tokens [first, end) of weights [heads, tokens, frames] begin."""
+    cdef TokenTimesArgs args
+    cdef vector[int32_t] times
+    args.weights = float_values(weights)
+    args.heads, args.tokens, args.frames = weights.shape
+    args.first = first
+    args.end = end
+    args.filter_width = filter_width
+    with nogil:
+        times = c_token_times(args)
+    return times
 
 
 def log_mel(samples not None, int64_t num_mels, cpp_bool reflect, int threads):

@@ -57,6 +57,13 @@ cdef extern from "packhorse/device_array.h" namespace "packhorse" nogil:
         int64_t num_sequences
         Int32Span prediction_rows
 
+    cdef cppclass CDevicePatches "packhorse::DevicePatches":
+        const void* features
+        DType dtype
+        int64_t num_patches
+        int64_t columns
+        Int32Span grids
+
 
 cdef extern from "packhorse/_native/arrays.h" namespace "packhorse":
     Int32Span int32_vector(object) except +

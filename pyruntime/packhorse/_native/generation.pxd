@@ -29,6 +29,10 @@ cdef extern from "packhorse/sampling.h" namespace "packhorse" nogil:
         int64_t start
         double factor
 
+    cdef cppclass AttentionHead:
+        int32_t layer
+        int32_t head
+
     cdef cppclass CTimestampRules "packhorse::TimestampRules":
         int32_t begin
         int32_t no_timestamps
@@ -66,6 +70,8 @@ cdef extern from "packhorse/sampling.h" namespace "packhorse" nogil:
         optional[uint64_t] seed
         optional[int64_t] logprobs
         optional[int64_t] prompt_logprobs
+        vector[AttentionHead] alignment_heads
+        optional[int64_t] alignment_source
         optional[int64_t] draft_tokens
         int64_t cache_salt
         int64_t n
@@ -120,6 +126,10 @@ cdef extern from "packhorse/generation.h" namespace "packhorse" nogil:
         vector[float] logprobs
         vector[TokenLogprob] top
 
+    cdef cppclass AlignmentWeights:
+        vector[float] values
+        int64_t source_tokens
+
     cdef cppclass GenerationUsage:
         int64_t prompt_tokens
         int64_t cached_prompt_tokens
@@ -140,6 +150,7 @@ cdef extern from "packhorse/generation.h" namespace "packhorse" nogil:
         FinishReason finish_reason(size_t) except +
         GeneratedSequence result(size_t) except +
         CPromptLogprobs prompt_logprobs() except +
+        AlignmentWeights alignment() except +
         GenerationUsage usage() except +
 
     cdef cppclass CGenerationMemoryPlan "packhorse::GenerationMemoryPlan"(CMemoryPlan):

@@ -9,14 +9,18 @@ from cpython.exc cimport PyErr_CheckSignals
 from cpython.object cimport PyObject
 from cython.operator cimport dereference as deref
 from libc.stdint cimport int32_t, int64_t, uint64_t
+from libc.string cimport memcpy
 from libcpp cimport bool as cpp_bool
 from libcpp.memory cimport make_shared, shared_ptr
 from libcpp.string cimport string
 from libcpp.vector cimport vector
 
-from packhorse._native.device cimport Int32Span, int32_values, parse_device, parse_dtype
+from packhorse._native.device cimport (Int32Span, float_pointer, int32_values, parse_device,
+                                       parse_dtype)
 from packhorse._native.generation cimport *
 from packhorse._native.session cimport Weights, allocation_of
+
+import numpy as np
 
 from packhorse.dtypes import native_dtype
 
@@ -118,6 +122,13 @@ cdef CSampling _sampling(given) except *:
         sampling.logprobs = <int64_t> given.logprobs
     if given.prompt_logprobs is not None:
         sampling.prompt_logprobs = <int64_t> given.prompt_logprobs
+    cdef AttentionHead head
+    for layer, number in given.alignment_heads:
+        head.layer = layer
+        head.head = number
+        sampling.alignment_heads.push_back(head)
+    if given.alignment_source is not None:
+        sampling.alignment_source = <int64_t> given.alignment_source
     if given.draft_tokens is not None:
         sampling.draft_tokens = <int64_t> given.draft_tokens
     sampling.cache_salt = given.cache_salt
@@ -259,6 +270,16 @@ cdef class NativeRequest:
         with nogil:
             found = deref(self.request).prompt_logprobs()
         return found.logprobs, _pairs(found.top)
+
+    def alignment(self):
+        """(weights in one array, float32, tokens of the source)"""
+        cdef AlignmentWeights found
+        with nogil:
+            found = deref(self.request).alignment()
+        weights = np.empty(found.values.size(), np.float32)
+        if not found.values.empty():
+            memcpy(float_pointer(weights), found.values.data(), found.values.size() * sizeof(float))
+        return weights, found.source_tokens
 
     def usage(self):
         """(prompt tokens, those of them that were cached, new tokens, drafts, accepted ones)"""

@@ -21,7 +21,7 @@ inline void put_rotation(Call& call, Ops& ops, RopeArgs& heads, const Floats& fr
     }
     rotation.position_ids = call.put_ints(*position_ids);
   }
-  rotation.out = call.matrix(rows, ops.rotation_columns(rotation.dims), DType::kFloat32);
+  rotation.out = call.matrix(rows, ops.rotation_columns(rotation.dims, false), DType::kFloat32);
   ops.rotation(rotation);
   heads.rotation = rotation.out;
   heads.frequencies = rotation.frequencies;

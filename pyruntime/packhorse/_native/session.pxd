@@ -10,6 +10,7 @@ from libcpp.vector cimport vector
 
 from packhorse._native.device cimport (
     CDeviceArray,
+    CDevicePatches,
     CDeviceTokens,
     Device,
     DType,
@@ -158,9 +159,14 @@ cdef extern from "packhorse/session.h" namespace "packhorse" nogil:
         void run(const CPackedTokens&, const RunOutputs&) except +
         void run(const CPackedPatches&, const RunOutputs&) except +
         void run(const CDeviceTokens&, const RunOutputs&, uintptr_t) except +
+        void run(const CDevicePatches&, const RunOutputs&, uintptr_t) except +
         DeviceOutputs run_on_device(const CPackedTokens&, const DeviceOutputSet&,
                                     uintptr_t) except +
         DeviceOutputs run_on_device(const CDeviceTokens&, const DeviceOutputSet&, uintptr_t,
+                                    shared_ptr[const void]) except +
+        DeviceOutputs run_on_device(const CPackedPatches&, const DeviceOutputSet&,
+                                    uintptr_t) except +
+        DeviceOutputs run_on_device(const CDevicePatches&, const DeviceOutputSet&, uintptr_t,
                                     shared_ptr[const void]) except +
         uintptr_t stream()
         void wait_for(uintptr_t) except +

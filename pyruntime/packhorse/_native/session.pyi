@@ -51,6 +51,29 @@ class NativeSession:
         grids: npt.NDArray[np.int32],
         arrays: Mapping[OutputName, npt.NDArray[np.float32]],
     ) -> None: ...
+    def run_patches_from_device(
+        self,
+        features: tuple[int, str, int, int],
+        grids: npt.NDArray[np.int32],
+        stream: int,
+        arrays: Mapping[OutputName, npt.NDArray[np.float32]],
+    ) -> None: ...
+    def run_patches_to_device(
+        self,
+        features: npt.NDArray[np.float32],
+        columns: int,
+        grids: npt.NDArray[np.int32],
+        outputs: Sequence[OutputName],
+        stream: int,
+    ) -> dict[OutputName, DeviceArray]: ...
+    def run_patches_on_device(
+        self,
+        features: tuple[int, str, int, int],
+        grids: npt.NDArray[np.int32],
+        owner: Any,
+        outputs: Sequence[OutputName],
+        stream: int,
+    ) -> dict[OutputName, DeviceArray]: ...
     def run_from_device(
         self,
         batch: tuple[int, ...],

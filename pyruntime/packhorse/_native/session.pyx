@@ -204,6 +204,28 @@ cdef CDeviceTokens _device_batch(vector[int32_t]& held, batch, rows) except *:
     return tokens
 
 
+cdef CPackedPatches _host_patches(vector[int32_t]& held, features, int64_t columns,
+                                  grids) except *:
+    """`features` is float32 [P, columns]. `held` gets a copy of `grids`."""
+    cdef CPackedPatches batch
+    held = int32_values(grids)
+    batch.features = float_values(features)
+    batch.columns = columns
+    batch.grids = Int32Span(held.data(), held.size())
+    return batch
+
+
+cdef CDevicePatches _device_patches(vector[int32_t]& held, features, grids) except *:
+    """`features` is a tuple (address, dtype, P, columns). `held` gets a copy of `grids`."""
+    cdef CDevicePatches batch
+    held = int32_values(grids)
+    batch.features = <const void*> _address(features[0])
+    batch.dtype = parse_dtype(features[1].encode())
+    batch.num_patches, batch.columns = features[2], features[3]
+    batch.grids = Int32Span(held.data(), held.size())
+    return batch
+
+
 cdef DeviceOutputSet _wanted(names) except *:
     cdef DeviceOutputSet wanted
     cdef size_t i
@@ -323,11 +345,8 @@ cdef class NativeSession:
     def run_patches(self, features not None, int64_t columns, grids not None, arrays):
         """Runs a batch of images in host memory and writes its outputs to `arrays`. `features` is
         float32 [P, columns], `grids` an int32 vector of rows and columns of each image."""
-        cdef vector[int32_t] held = int32_values(grids)
-        cdef CPackedPatches batch
-        batch.features = float_values(features)
-        batch.columns = columns
-        batch.grids = Int32Span(held.data(), held.size())
+        cdef vector[int32_t] held
+        cdef CPackedPatches batch = _host_patches(held, features, columns, grids)
         cdef RunOutputs outputs = _host_outputs(arrays)
         cdef shared_ptr[CSession] session = self._open()
         self._begin()
@@ -336,6 +355,42 @@ cdef class NativeSession:
                 deref(session).run(batch, outputs)
         finally:
             self._end()
+
+    def run_patches_from_device(self, features, grids not None, uintptr_t stream, arrays):
+        """Runs a batch of images whose patches lie on the device, and writes its outputs to
+        `arrays`. `features` is as in _device_patches."""
+        cdef vector[int32_t] held
+        cdef CDevicePatches batch = _device_patches(held, features, grids)
+        cdef RunOutputs outputs = _host_outputs(arrays)
+        cdef shared_ptr[CSession] session = self._open()
+        with nogil:
+            deref(session).run(batch, outputs, stream)
+
+    def run_patches_to_device(self, features not None, int64_t columns, grids not None, outputs,
+                              uintptr_t stream):
+        """Counterpart of run_patches whose outputs stay on the device, as those of
+        run_to_device."""
+        cdef vector[int32_t] held
+        cdef CPackedPatches batch = _host_patches(held, features, columns, grids)
+        cdef DeviceOutputSet wanted = _wanted(outputs)
+        cdef shared_ptr[CSession] session = self._open()
+        cdef DeviceOutputs results
+        with nogil:
+            results = deref(session).run_on_device(batch, wanted, stream)
+        return _device_arrays(results)
+
+    def run_patches_on_device(self, features, grids not None, owner, outputs, uintptr_t stream):
+        """Runs a batch of images whose patches lie on the device; its outputs stay there.
+        `features` is as in _device_patches, `owner` as in run_on_device."""
+        cdef vector[int32_t] held
+        cdef CDevicePatches batch = _device_patches(held, features, grids)
+        cdef DeviceOutputSet wanted = _wanted(outputs)
+        cdef shared_ptr[CSession] session = self._open()
+        cdef shared_ptr[const void] arrays = hold(owner)
+        cdef DeviceOutputs results
+        with nogil:
+            results = deref(session).run_on_device(batch, wanted, stream, arrays)
+        return _device_arrays(results)
 
     def run_from_device(self, batch, rows, uintptr_t stream, arrays):
         """Runs a batch that lies on the device and writes its outputs to `arrays`. `batch` is as in

@@ -23,6 +23,7 @@ from packhorse.audio.transcriber import Language, Progress, Steps, Transcriber
 from packhorse.audio.vad import Part, VadOptions, speech_parts
 from packhorse.audio.voiced import HOP, VoicedTimes, joined, with_whole_times
 from packhorse.audio.windows import clips_of
+from packhorse.audio.words import alignment_heads
 from packhorse.generation.session import GenerationSession
 from packhorse.load_options import LoadOptions, ModelPath
 from packhorse.names import AskedDtype
@@ -38,9 +39,12 @@ if TYPE_CHECKING:
 Report = Callable[[int, float, float], None]
 Self = TypeVar("Self", bound="AudioModel")
 _FRAMES_PER_TOKEN = 2  # that the encoder makes one of
-# Audios that are transcribed side by side, whose frames are held: 80 bands of an hour are 110 MiB.
+# Audios that are transcribed side by side, at least, whose frames are held: 80 bands of an hour are
+# 110 MiB.
 _AT_ONCE = 64
 _CHUNKED_SILENCE_MS = 160  # that ends a part where parts are put together into windows
+# Windows that a GPU encodes together, so that its products are large.
+_WINDOWS_ON_GPU = 4
 
 
 class AudioModel:
@@ -69,6 +73,7 @@ class AudioModel:
         self.tokens = SpeechTokens(tokenizer, session.vocab_size, where, multilingual)
         self._window = _FRAMES_PER_TOKEN * session.max_source_tokens
         self._context = session.max_context
+        self._heads = alignment_heads(settings.get("alignment_heads"), session.config)
 
     @classmethod
     @shows_loading
@@ -100,7 +105,8 @@ class AudioModel:
             raise ValueError(f"{path} hears no audio: load it by packhorse.TextModel")
         longest = int(next(iter(spec["stacks"].values()))["max_seqlen"])
         if asked.max_tokens is None:
-            asked = replace(asked, max_tokens=max(2048, longest))
+            windows = 1 if device == "cpu" else _WINDOWS_ON_GPU
+            asked = replace(asked, max_tokens=max(2048, windows * longest))
         elif asked.max_tokens < longest:
             raise ValueError(
                 f"max_tokens is {asked.max_tokens}, expected {longest} at least: a step reads a "
@@ -196,11 +202,12 @@ class AudioModel:
             return samples
 
         numbers = range(len(audios))
+        at_once = max(_AT_ONCE, self.session._options.max_sequences or 0)
         if options.mode == "chunked":
             chunked = (partial(self._chunked, load, i, options, detector) for i in numbers)
-            return run_chunked(self.session, chunked, _AT_ONCE)
+            return run_chunked(self.session, chunked, at_once)
         steps = (partial(self._sequential, load, i, options, detector) for i in numbers)
-        return run_all(self.session, steps, _AT_ONCE)
+        return run_all(self.session, steps, at_once)
 
     def _sequential(
         self,
@@ -220,7 +227,9 @@ class AudioModel:
 
     def _transcribe(self, samples: Samples, options: TranscribeOptions) -> Steps:
         frames = self._frames(samples)
-        return Transcriber(frames, self.tokens, options, self._window, self._context).run()
+        return Transcriber(
+            frames, self.tokens, options, self._window, self._context, self._heads
+        ).run()
 
     def _chunked(
         self,

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from packhorse.audio.tokens import TASKS
+from packhorse.audio.tokens import APPENDED, PREPENDED, TASKS
 from packhorse.audio.vad import VadOptions
 
 MODES = ("sequential", "chunked")
@@ -48,6 +48,12 @@ class TranscribeOptions:
     max_initial_timestamp
                       seconds up to which the first token of time of a window may go
     max_new_tokens    tokens of a window at most; None: half of the model's context
+    word_timestamps   segments have `words` with times, from the decoder's attention to the audio
+    prepend_punctuations, append_punctuations
+                      marks that belong to the word behind them, or before them
+    hallucination_silence_threshold
+                      with word_timestamps: text that was hardly said, between pauses longer than so
+                      many seconds, is left out; None: none is
     clip_timestamps   seconds at which parts begin and end: [begin, end, begin, ...]; the last end
                       may be left out
     seed              of the samples at temperatures above 0
@@ -87,6 +93,10 @@ class TranscribeOptions:
     without_timestamps: bool = False
     max_initial_timestamp: float | None = 1.0
     max_new_tokens: int | None = None
+    word_timestamps: bool = False
+    prepend_punctuations: str = PREPENDED
+    append_punctuations: str = APPENDED
+    hallucination_silence_threshold: float | None = None
     clip_timestamps: Sequence[float] = ()
     seed: int = 0
     mode: str = "sequential"
@@ -133,6 +143,7 @@ class TranscribeOptions:
         for name in flags:
             value = getattr(self, name)
             _check(isinstance(value, bool), name, value, "True or False")
+        self._check_words()
         prompt = self.initial_prompt
         known = prompt is None or isinstance(prompt, str) or _are_ids(prompt, 0)
         _check(known, "initial_prompt", prompt, "a text, token ids, or None")
@@ -159,6 +170,16 @@ class TranscribeOptions:
             "a path, or None",
         )
         _check(_is_int(self.seed) and 0 <= self.seed < 1 << 62, "seed", self.seed, "0 to 2**62")
+
+    def _check_words(self) -> None:
+        given = self.word_timestamps
+        _check(isinstance(given, bool), "word_timestamps", given, "True or False")
+        for name in ("prepend_punctuations", "append_punctuations"):
+            _check(isinstance(getattr(self, name), str), name, getattr(self, name), "a text")
+        name, least = "hallucination_silence_threshold", self.hallucination_silence_threshold
+        known = least is None or (_is_number(least) and least >= 0)
+        _check(known, name, least, "0 seconds or more, or None")
+        _check(least is None or given, name, least, "None without word_timestamps")
 
 
 def _check(holds: bool, name: str, found: Any, expected: str) -> None:

@@ -9,6 +9,9 @@ from packhorse.generation.sampling import TimestampRules
 
 TASKS = ("transcribe", "translate")
 SECONDS_PER_STEP = 0.02  # between tokens of time
+# Marks that belong to the word behind them, and before them.
+PREPENDED = "\"'“¿([{-"
+APPENDED = "\"'.。,，!！?？:：”)]}、"  # noqa: RUF001
 _MULTILINGUAL_VOCABULARY = 51865  # smallest vocabulary of a model that knows languages
 # Signs that mark what is no speech, in brackets or by themselves. Those of several characters count
 # where they are a single token.

@@ -17,7 +17,8 @@ from packhorse.audio.features import FRAMES_PER_SECOND
 from packhorse.audio.options import TranscribeOptions
 from packhorse.audio.results import Segment
 from packhorse.audio.tokens import SpeechTokens
-from packhorse.audio.windows import clips_of, compression_ratio, split_window
+from packhorse.audio.windows import Split, clips_of, compression_ratio, split_window
+from packhorse.audio.words import WordTimer, drop_hallucinations, end_of, leading_silence
 from packhorse.generation.results import GeneratedTokens
 from packhorse.generation.sampling import Sampling
 from packhorse.result import FloatArray
@@ -66,7 +67,8 @@ class Transcriber:
     """The algorithm for one audio.
 
     features: frames of the whole audio [frames, mels]. window: frames that the encoder reads.
-    context: positions of the decoder.
+    context: positions of the decoder. heads: (layer, head) of cross attention that follow the
+    audio, where words are timed.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class Transcriber:
         options: TranscribeOptions,
         window: int,
         context: int,
+        heads: Sequence[tuple[int, int]] = (),
     ) -> None:
         self._features, self._tokens, self._options = features, tokens, options
         self._window, self._context = window, context
@@ -85,6 +88,10 @@ class Transcriber:
         self._language = options.language
         suppressed = options.suppress_tokens
         self._suppressed = tokens.suppressed(() if suppressed is None else suppressed)
+        self._timer: WordTimer | None = None
+        if options.word_timestamps:
+            marks = options.prepend_punctuations, options.append_punctuations
+            self._timer = WordTimer(tokens, heads, *marks, context)
         self._blanks = [*tokens.encode(" ")[:1], tokens.end]
 
     def run(self) -> Steps:
@@ -109,6 +116,16 @@ class Transcriber:
                     continue
                 offset = seek / FRAMES_PER_SECOND
                 split = split_window(decoded.tokens, self._tokens.first_time, offset, size)
+                # A window whose only time is its beginning would be read again for ever.
+                advance = split.advance if split.advance > 0 else size
+                if self._timer is not None:
+                    at, skips = yield from self._time_words(self._timer, split, heard, seek, size)
+                    if at is not None:
+                        advance = max(1, round(at * FRAMES_PER_SECOND) - seek)
+                    if skips:
+                        seek += advance
+                        yield Progress(seek / FRAMES_PER_SECOND)
+                        continue
                 for piece in split.pieces:
                     text = self._tokens.decode(piece.tokens)
                     if piece.start == piece.end or not text.strip():
@@ -125,17 +142,55 @@ class Transcriber:
                         compression_ratio=decoded.compression_ratio,
                         temperature=decoded.temperature,
                         seek=seek,
+                        words=None if self._timer is None else piece.words,
                     )
                     number += 1
                 high = decoded.temperature > self._options.prompt_reset_on_temperature
                 if high or not self._options.condition_on_previous_text:
                     self._forgotten = len(self._written)
-                # A window whose only time is its beginning would be read again for ever.
-                seek += split.advance if split.advance > 0 else size
+                seek += advance
                 yield Progress(min(seek, frames) / FRAMES_PER_SECOND)
+
+    def _time_words(
+        self, timer: WordTimer, split: Split, heard: FloatArray, seek: int, size: int
+    ) -> Generator[list[Ask], Results, tuple[float | None, bool]]:
+        """Times the words of a window's pieces, and leaves out those that were hardly said.
+
+        Gives (seconds at which to go on, or None where the pieces' own times say it; whether the
+        window is read again from there).
+        """
+        assert self._language is not None
+        pieces, offset = split.pieces, seek / FRAMES_PER_SECOND
+        begin = self._tokens.sequence(self._language, self._options.task, timestamps=True)
+        reading, found = timer.reading(pieces, begin, size), None
+        if reading is not None:
+            ((found,),) = yield [Ask(reading.prompt, reading.sampling, heard)]
+        timer.time(pieces, reading, found, self._language, offset)
+        at = None if split.ends_in_silence else end_of(pieces)
+        if at is not None and at <= offset:
+            at = None
+        threshold = self._options.hallucination_silence_threshold
+        if threshold is not None:
+            silent_to = leading_silence(pieces, threshold, offset)
+            if silent_to is not None:
+                return silent_to, True
+            jump = drop_hallucinations(
+                pieces,
+                threshold,
+                offset=offset,
+                window_end=(seek + self._window) / FRAMES_PER_SECOND,
+                heard_end=(seek + size) / FRAMES_PER_SECOND,
+                duration=self._features.shape[0] / FRAMES_PER_SECOND,
+                last_speech=timer.spoken,
+            )
+            at = at if jump is None else jump
+        timer.end_window(pieces)
+        return at, False
 
     def _heard(self, seek: int, size: int) -> FloatArray:
         """Frames that the encoder reads: those of a window, then zeros."""
+        if size == self._window:
+            return self._features[seek : seek + size]
         heard = np.zeros((self._window, self._features.shape[1]), np.float32)
         heard[:size] = self._features[seek : seek + size]
         return heard

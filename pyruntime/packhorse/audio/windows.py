@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from packhorse.audio.features import FRAMES_PER_SECOND
+from packhorse.audio.results import Word
 from packhorse.audio.tokens import SECONDS_PER_STEP
 
 FRAMES_PER_STEP = round(SECONDS_PER_STEP * FRAMES_PER_SECOND)  # a step of tokens of time
@@ -16,11 +17,12 @@ FRAMES_PER_STEP = round(SECONDS_PER_STEP * FRAMES_PER_SECOND)  # a step of token
 
 @dataclass
 class Piece:
-    """A segment that is still being made: seconds and tokens."""
+    """A segment that is still being made: seconds, tokens, and words where they were asked for."""
 
     start: float
     end: float
     tokens: list[int]
+    words: tuple[Word, ...] = ()
 
 
 class Split(NamedTuple):

@@ -52,6 +52,17 @@ def transcribe(
             "--previous-text/--no-previous-text", help="Each window knows the text before it."
         ),
     ] = True,
+    word_timestamps: Annotated[
+        bool, typer.Option("--word-timestamps", help="Times of single words, which json has.")
+    ] = False,
+    hallucination_silence_threshold: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0,
+            metavar="SECONDS",
+            help="Leave out text that was hardly said, between longer pauses; with word times.",
+        ),
+    ] = None,
     mode: Annotated[
         str,
         typer.Option(
@@ -82,6 +93,8 @@ def transcribe(
         "mode": mode,
         "vad_filter": vad,
         "vad_model": vad_model,
+        "word_timestamps": word_timestamps or hallucination_silence_threshold is not None,
+        "hallucination_silence_threshold": hallucination_silence_threshold,
     }
     transcribe_files(model, files, load, format, output, options)
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import numpy as np
+import numpy.typing as npt
+
 from packhorse.generation.results import (
     FinishReason,
     GeneratedTokens,
@@ -96,6 +99,7 @@ class GenerationRequest:
             score=score,
             prompt_logprobs=self._prompt_logprobs(),
             usage=Usage(*self._native.usage()),
+            alignment=self._alignment(),
         )
 
     def _wait_to_end(self) -> None:
@@ -111,6 +115,13 @@ class GenerationRequest:
             return None
         logprobs, top = self._native.prompt_logprobs()
         return PromptLogprobs(logprobs, _rows(top, wanted, len(logprobs)) or [])
+
+    def _alignment(self) -> npt.NDArray[np.float32] | None:
+        heads = len(self.sampling.alignment_heads)
+        if heads == 0:
+            return None
+        weights, source = self._native.alignment()
+        return weights.reshape(heads, -1, max(1, source))
 
     def _number(self, sequence: int) -> int:
         if not isinstance(sequence, int) or not 0 <= sequence < self.sampling.n:

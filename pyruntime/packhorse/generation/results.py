@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 FinishReason = Literal["", "stop", "length", "cancelled", "deadline", "error", "tool_calls"]
 TokenLogprobs = list[tuple[int, float]]  # (token id, its log-probability), most probable first
@@ -64,6 +67,8 @@ class GeneratedTokens:
     score            of a hypothesis of beam search; else 0
     prompt_logprobs  where they were asked for
     usage            of the whole request
+    alignment        where it was asked for, weights of cross attention of a prompt of P tokens over
+                     S tokens of the source, float32 [alignment_heads, P, S]
     """
 
     ids: list[int]
@@ -73,6 +78,9 @@ class GeneratedTokens:
     score: float
     prompt_logprobs: PromptLogprobs | None
     usage: Usage
+    alignment: npt.NDArray[np.float32] | None = field(
+        default=None, kw_only=True, compare=False, repr=False
+    )
 
 
 @dataclass(frozen=True)
@@ -85,6 +93,10 @@ class Generation(GeneratedTokens):
     tool_calls   of a conversation with tools, the calls in the text, as messages have them, with
                  arguments as dicts; finish_reason is "tool_calls" where there are any
     content      then, the text outside of calls
+    attention    where it was asked for (`TextModel.translate`), the weights by which each of `ids`
+                 attends to each of `source_ids`, float32 [len(ids), len(source_ids)]: the mean of
+                 all heads of the last layer
+    source_ids   then, the tokens that the encoder has read
     """
 
     text: str
@@ -92,3 +104,5 @@ class Generation(GeneratedTokens):
     top_texts: list[list[TokenText]] | None = None
     tool_calls: list[dict[str, Any]] | None = None
     content: str | None = None
+    attention: npt.NDArray[np.float32] | None = field(default=None, compare=False, repr=False)
+    source_ids: list[int] | None = None

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from packhorse.generation.setting_checks import (
+    attention_heads,
     is_int,
     is_number,
     length_decay,
@@ -67,6 +68,7 @@ _INTEGERS: Mapping[str, tuple[int, int, str]] = {
     "seed": (0, 2**64 - 1, "a whole number from 0 to 2**64 - 1, or None"),
     "logprobs": (0, 2**31, "a whole number from 0 on, or None"),
     "prompt_logprobs": (0, 2**31, "a whole number from 0 on, or None"),
+    "alignment_source": (1, 2**31, "a whole number from 1 on, or None"),
     "draft_tokens": (0, 2**31, "a whole number from 0 on, or None"),
     "no_repeat_ngram_size": (0, 2**62, "a whole number from 0 on (0: no limit)"),
     "encoder_no_repeat_ngram_size": (0, 2**62, "a whole number from 0 on (0: no limit)"),
@@ -82,11 +84,13 @@ _OPTIONAL = (
     "seed",
     "logprobs",
     "prompt_logprobs",
+    "alignment_source",
     "draft_tokens",
     "forced_bos_token_id",
 )
 # Field -> its check, which gives it one form.
 _FORMS: Mapping[str, Callable[[str, Any], Any]] = {
+    "alignment_heads": attention_heads,
     "stop_ids": token_ids,
     "suppress_tokens": token_ids,
     "begin_suppress_tokens": token_ids,
@@ -170,7 +174,11 @@ class Sampling:
     seed                equal seeds give equal tokens, whatever else runs; None: a random one
     logprobs            log-probabilities of the chosen tokens (0), and of the k most probable ones
                         (k), by the model itself: before penalties, masks, temperature; None: none
-    prompt_logprobs     the same of the prompt's tokens, from the second one on
+    prompt_logprobs     the same of the prompt's tokens, from the second one on; with
+                        filtered_logprobs, among allowed_ids
+    alignment_heads     [(layer, head), ...] of cross attention, whose weights over the source are
+                        wanted for each token of the prompt; none: no weights
+    alignment_source    first tokens of the source over which those weights add up to 1; None: all
     n                   sequences that are wanted; with beam search its best hypotheses
     num_beams           beam search over so many beams where above 1; without chance
     length_penalty      hypotheses are ranked by the sum of their log-probabilities divided by
@@ -215,6 +223,8 @@ class Sampling:
     seed: int | None = None
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    alignment_heads: Sequence[tuple[int, int]] = ()
+    alignment_source: int | None = None
     n: int = 1
     num_beams: int = 1
     length_penalty: float = 1.0

@@ -38,6 +38,8 @@ def _items(name: str, given: Any, expected: str) -> list[Any]:
 
 
 def token_ids(name: str, given: Any) -> TokenSequence:
+    if isinstance(given, range) and all(map(is_token, (*given[:1], *given[-1:]))):
+        return tuple(given)  # perhaps most of a vocabulary
     found = _items(name, given, "a list of token ids")
     for i, token in enumerate(found):
         require(is_token(token), f"{name}[{i}]", token, "a token id")
@@ -106,3 +108,12 @@ def length_decay(name: str, given: Any) -> tuple[int, float] | None:
     require(right, f"{name}[0]", start, "a whole number from 0 on")
     require(is_number(factor) and factor > 0, f"{name}[1]", factor, "a number above 0")
     return int(start), float(factor)
+
+
+def attention_heads(name: str, given: Any) -> tuple[tuple[int, int], ...]:
+    """Pairs of a layer and a head in it."""
+    found = _items(name, given, "a list of (layer, head)")
+    for i, pair in enumerate(found):
+        right = isinstance(pair, Sequence) and len(pair) == 2 and all(map(is_token, pair))
+        require(right, f"{name}[{i}]", pair, "(layer, head)")
+    return tuple((int(layer), int(head)) for layer, head in found)

@@ -26,6 +26,16 @@ ImageSource = Union[
 # million.
 MAX_PIXELS = 1 << 26
 _ORIENTATION = 0x0112  # the tag of Exif
+# Turns that make an image upright, by its orientation.
+_TURNS = {
+    2: "FLIP_LEFT_RIGHT",
+    3: "ROTATE_180",
+    4: "FLIP_TOP_BOTTOM",
+    5: "TRANSPOSE",
+    6: "ROTATE_270",
+    7: "TRANSVERSE",
+    8: "ROTATE_90",
+}
 # Other readers of Pillow are never reached by bytes from outside.
 _FORMATS = ("JPEG", "PNG", "WEBP")
 
@@ -38,7 +48,6 @@ def pillow() -> Any:
     """The module PIL.Image."""
     try:
         import PIL.Image
-        import PIL.ImageOps
     except ImportError as error:
         from packhorse_weights.extras import missing_package
 
@@ -53,7 +62,8 @@ def decode(image: ImageSource, max_pixels: int = MAX_PIXELS) -> Pixels | PillowI
     "I" and "F"), or an array: uint8 [height, width] or [height, width, channels] with 1 (grey), 3
     or 4 (RGB with alpha) channels, or uint16 [height, width] (grey).
 
-    - Files and images of Pillow are turned as their EXIF orientation says.
+    - Files and images of Pillow are turned as their EXIF orientation says; EXIF data that cannot be
+      read say nothing.
     - Transparent images are put on white, as transformers does from version 5 on; palettes and CMYK
       are converted by Pillow.
     - Of 16 bits the upper 8 are taken; Pillow itself would clip grey ones to white.
@@ -137,16 +147,26 @@ def _guarded(image: PillowImage, what: str, max_pixels: int) -> PillowImage:
         raise ValueError(
             f"{what} has numbers of 32 bits (mode {image.mode}), expected 8 or 16 bits a channel"
         )
-    import PIL.ImageOps
-
     try:
-        if image.getexif().get(_ORIENTATION, 1) != 1:  # the function below would copy others, too
-            image = PIL.ImageOps.exif_transpose(image)
+        image.load()  # before what follows, which would hide that it fails
+        turn = _turn(image)
+        if turn is not None:
+            image = image.transpose(getattr(pillow().Transpose, turn))
         return _to_rgb(image)
     except MemoryError:
         raise
     except Exception as error:
         raise ValueError(f"{what} is broken: {error}") from error
+
+
+def _turn(image: PillowImage) -> str | None:
+    try:
+        orientation = image.getexif().get(_ORIENTATION)
+    except MemoryError:
+        raise
+    except Exception:  # readers of JPEG never fail on EXIF data, others do
+        return None
+    return _TURNS.get(orientation) if type(orientation) is int else None
 
 
 def _to_rgb(image: PillowImage) -> PillowImage:

@@ -13,8 +13,14 @@ from packhorse_weights.spec import stem_of
 from packhorse.encoder_session import EncoderSession
 from packhorse.image.decoding import ImageSource, decode
 from packhorse.image.processor import ImageProcessor
-from packhorse.image.prompts import TilePrompts, read_processor
-from packhorse.image.settings import Backend, Size
+from packhorse.image.prompts import (
+    PagePrompts,
+    TilePrompts,
+    WholePrompts,
+    read_config,
+    read_processor,
+)
+from packhorse.image.settings import Backend, ImageSettings, Size
 from packhorse.image.tiles import TileSettings
 from packhorse.load_options import LoadOptions, ModelPath
 from packhorse.names import AskedDtype
@@ -37,8 +43,8 @@ _SHARED = ("threads", "pin_threads", "attention_algorithm")
 
 
 class PageModel:
-    """A model that makes vectors of images of pages and of questions: ColModernVBERT. Made by
-    `load`.
+    """A model that makes vectors of images of pages and of questions: ColModernVBERT, ColPali. Made
+    by `load`.
 
     An encoder of images makes rows of a page, which are input of a language model among the tokens
     of a prompt; a vector comes from each. Results do not depend on what else is in a list. Any
@@ -49,14 +55,17 @@ class PageModel:
         self,
         images: EncoderSession,
         texts: TextModel,
-        tiles: TileSettings,
-        prompts: TilePrompts,
+        cut: TileSettings | ImageSettings,
+        prompts: PagePrompts,
         backend: Backend = "torchvision",
     ) -> None:
+        """cut: how images become tiles, or one image."""
         self.images = images
         self.texts = texts
-        self._tiles, self._prompts, self._backend = tiles, prompts, backend
-        self._processor = ImageProcessor(tiles.values, backend=backend)
+        self._tiles = cut if isinstance(cut, TileSettings) else None
+        self._prompts, self._backend = prompts, backend
+        values = cut.values if isinstance(cut, TileSettings) else cut
+        self._processor = ImageProcessor(values, backend=backend)
         self._shuffle = int(images.config["pages"]["shuffle"])
         self._patch = int(images.config["image"]["patch_size"])
 
@@ -90,20 +99,34 @@ class PageModel:
         path = Path(find_model(path, asked.revision))
         asked = replace(asked, revision=None)
         config, settings = read_processor(path)
-        tiles = TileSettings.from_config(settings)
         images = EncoderSession._load(path, asked)
         if "pages" not in images.config:
             raise ValueError(
                 f"{path} makes no vectors of pages: load it by packhorse.image.ImageModel"
             )
-        side = tiles.tile // int(images.config["image"]["patch_size"])
-        shuffle = int(images.config["pages"]["shuffle"])
-        if side % shuffle:
-            raise ValueError(f"a tile has {side} patches a side, expected a multiple of {shuffle}")
-        prompts = TilePrompts.from_config(config, (side // shuffle) ** 2)
+        patch = int(images.config["image"]["patch_size"])
         given = {name: getattr(asked, name) for name in _SHARED}
-        texts = TextModel.load(path, asked.device, asked.dtype, tower="text", **given)
-        return cls(images, texts, tiles, prompts, backend)
+        cut: TileSettings | ImageSettings
+        if images.config["pages"]["tiles"]:
+            cut = TileSettings.from_config(settings)
+            shuffle = int(images.config["pages"]["shuffle"])
+            prompts: PagePrompts
+            prompts = TilePrompts.from_config(
+                config, _rows_of((cut.tile, cut.tile), patch, shuffle)
+            )
+            texts = TextModel.load(path, asked.device, asked.dtype, tower="text", **given)
+        else:
+            cut = ImageSettings.from_config(settings)
+            rows = _rows_of(cut.fixed_size, patch, 1)
+            if (stated := settings.get("image_seq_length", rows)) != rows:
+                raise ValueError(
+                    f"image_seq_length is {stated!r:.80}, but an image has {rows} rows"
+                )
+            texts = TextModel.load(path, asked.device, asked.dtype, tower="text", **given)
+            prompts = WholePrompts.from_config(
+                config, _tokenizer_config(path), rows, _adds_begin(texts)
+            )
+        return cls(images, texts, cut, prompts, backend)
 
     @property
     def vector_size(self) -> int:
@@ -120,7 +143,7 @@ class PageModel:
         found = []
         for number, source in enumerate(sources):
             try:
-                tiles, grid = self._tiles.cut(decode(source), self._backend, 0)
+                tiles, grid = self._cut(decode(source))
             except (ValueError, TypeError) as error:
                 raise type(error)(f"image {number}: {error}") from error
             ids = self._ids(grid)
@@ -129,12 +152,25 @@ class PageModel:
             found.append(result.vectors)
         return found
 
+    def _cut(self, image: Any) -> tuple[Sequence[Any], Size]:
+        if self._tiles is None:
+            return [image], (0, 0)
+        return self._tiles.cut(image, self._backend, 0)
+
     def _ids(self, grid: Size) -> Int32Array:
         tokenizer = self.texts.tokenizer
         vocabulary = int(stem_of(self.texts.session.config)["vocab_size"])
         session = self.texts.encoder_session
         longest = min(session.max_seqlen, session.max_tokens)
         text = self._prompts.of_image(grid)
+        if self._prompts.bare:
+            ids = tokenizer.plain_ids(text)
+            if len(ids) > longest or ids.max(initial=0) >= vocabulary:
+                raise ValueError(
+                    f"an image has {len(ids)} tokens of up to {ids.max(initial=0)}, but a batch "
+                    f"holds {longest}, and the vocabulary has {vocabulary}"
+                )
+            return ids
         tokens = tokenizer.encode([text], longest, first=0, table=vocabulary, truncation=False)
         return tokens.ids[0]
 
@@ -178,6 +214,30 @@ class PageModel:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.images!r}, {self.texts.session!r})"
+
+
+def _rows_of(size: Size | None, patch: int, shuffle: int) -> int:
+    """Rows of an image of this size, in pixels, after neighbours became one. Raises ValueError."""
+    if size is None:
+        raise ValueError("the image processor makes images of many sizes, expected one")
+    rows, columns = (side // patch for side in size)
+    if rows % shuffle or columns % shuffle or not rows or not columns:
+        raise ValueError(f"a tile has {rows} x {columns} patches, expected multiples of {shuffle}")
+    return (rows // shuffle) * (columns // shuffle)
+
+
+def _tokenizer_config(folder: Path) -> dict[str, Any]:
+    path = folder / "tokenizer_config.json"
+    return read_config(path) if path.is_file() else {}
+
+
+def _adds_begin(texts: TextModel) -> bool:
+    """True if the tokenizer puts its first token before a text. Raises ValueError where it adds
+    others: a question of ColPali ends otherwise."""
+    added = texts.tokenizer.encode([""], None).ids[0]
+    if len(added) > 1:
+        raise ValueError(f"the tokenizer adds {len(added)} tokens to a text, expected at most one")
+    return len(added) == 1
 
 
 def shuffled(rows: FloatArray, grids: Int32Array, factor: int) -> FloatArray:

@@ -6,11 +6,68 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from packhorse.image.settings import Size
 
 _AUGMENTED = 10  # tokens behind a question, whose vectors the model was trained to use
+
+
+class PagePrompts(Protocol):
+    """`bare`: whether the tokenizer adds no tokens of its own to the text of an image."""
+
+    bare: bool
+
+    def of_image(self, grid: Size) -> str: ...
+    def of_query(self, text: str) -> str: ...
+
+
+@dataclass(frozen=True)
+class WholePrompts:
+    """Prompts of ColPali (Faysse et al., arXiv 2407.01449), of an image that is seen as a whole.
+
+    `rows`: rows of an image, which stand before its text. `end`: what is written behind a question
+    some times.
+    """
+
+    rows: int
+    image: str
+    query: str
+    end: str
+    bare = True
+
+    @classmethod
+    def from_config(
+        cls,
+        config: Mapping[str, Any],
+        tokenizer: Mapping[str, Any],
+        rows: int,
+        adds_begin: bool,
+    ) -> WholePrompts:
+        """Reads a processor_config.json and a tokenizer_config.json. adds_begin: whether the
+        tokenizer itself begins a question by its first token. Raises ValueError."""
+        begin, end = (
+            _token(tokenizer, "bos_token", "<bos>"),
+            _token(tokenizer, "pad_token", "<pad>"),
+        )
+        image = config.get("visual_prompt_prefix", "Describe the image.")
+        query = config.get("query_prefix", "Question: ")
+        if not isinstance(image, str) or not isinstance(query, str):
+            raise ValueError(
+                f"visual_prompt_prefix is {image!r:.80}, query_prefix {query!r:.80}, expected texts"
+            )
+        return cls(rows, f"{begin}{image}\n", query if adds_begin else begin + query, end)
+
+    def of_image(self, _grid: Size) -> str:
+        return "<image>" * self.rows + self.image
+
+    def of_query(self, text: str) -> str:
+        return self.query + text + self.end * _AUGMENTED + "\n"
+
+
+def _token(config: Mapping[str, Any], name: str, default: str) -> str:
+    value = config.get(name) or default  # checked where the tokenizer was loaded
+    return str(value["content"] if isinstance(value, Mapping) else value)
 
 
 @dataclass(frozen=True)
@@ -24,6 +81,7 @@ class TilePrompts:
     image: str
     query: str
     rows: int
+    bare = False
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], rows: int) -> TilePrompts:
@@ -62,14 +120,15 @@ def read_processor(folder: Path) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """(processor_config.json, the settings of the image processor) of a folder. Raises
     ValueError."""
     whole, own = folder / "processor_config.json", folder / "preprocessor_config.json"
-    config = _read(whole) if whole.is_file() else {}
-    images = _read(own) if own.is_file() else config.get("image_processor")
+    config = read_config(whole) if whole.is_file() else {}
+    images = read_config(own) if own.is_file() else config.get("image_processor")
     if not isinstance(images, dict):
         raise ValueError(f"{folder} has no settings of an image processor")
     return config, images
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_config(path: Path) -> dict[str, Any]:
+    """A JSON object. Raises ValueError."""
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -53,6 +53,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     "Beit": {},
     "Bit": _CLIP,
     "CLIP": _CLIP,
+    "ChineseCLIP": _CLIP,
     "Siglip": {"default_to_square": False},
     "Siglip2": {"resample": _BILINEAR, "size": None, "patch_size": 16, "max_num_patches": 256},
 }

@@ -852,6 +852,9 @@ class TextModel:
                         sentences, and the translations put together again with the white space that
                         stands between; "sentences": each sentence is translated by itself; "never":
                         a text that is too long is a ValueError
+        return_attention
+                        with details: each `Generation` has `attention`, which tells for each token
+                        the tokens of the text that it attends to, and `source_ids`, these
         stream          of one text: gives the pieces as they come, without the beam search that
                         the model's files may ask for
 

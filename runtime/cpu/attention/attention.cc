@@ -9,6 +9,7 @@
 #include "core/math.h"
 #include "cpu/common/profile.h"
 #include "cpu/common/workspace.h"
+#include "ops/grid_taps.h"
 #include "packhorse/error.h"
 
 namespace packhorse::cpu {
@@ -65,21 +66,6 @@ void fill_bucket_starts(const ScoreTerm& term, int32_t side_buckets, int32_t* st
   for (int32_t i = side_buckets - 1; i > 0; --i) starts[i - 1] = std::min(starts[i - 1], starts[i]);
 }
 
-// One direction of a table of steps resized linearly: step `at` of `to` lies between two of `from`.
-struct Between {
-  Between(int64_t at, int64_t from, int64_t to) {
-    const float scale = static_cast<float>(from) / static_cast<float>(to);
-    const float centre = std::max(0.0f, scale * (static_cast<float>(at) + 0.5f) - 0.5f);
-    low = std::min(static_cast<int64_t>(centre), from - 1);
-    high = std::min(low + 1, from - 1);
-    weight = centre - static_cast<float>(low);
-  }
-
-  int64_t low;
-  int64_t high;
-  float weight;  // belongs to `high`
-};
-
 // Writes a head's column of a term of grids, resized to a grid, in units of log2(e).
 void resize_steps(const ScoreTerm& term, int64_t head, int64_t num_heads, const int32_t* grid,
                   float* out) {
@@ -88,9 +74,9 @@ void resize_steps(const ScoreTerm& term, int64_t head, int64_t num_heads, const 
   const int64_t columns = 2 * int64_t{term.grid_columns} - 1;
   const auto at = [&](int64_t step) { return term.table[step * num_heads + head]; };
   for (int64_t i = 0; i < 2 * grid[0] - 1; ++i) {
-    const Between down(i, rows, 2 * int64_t{grid[0]} - 1);
+    const StepBetween down(i, rows, 2 * int64_t{grid[0]} - 1);
     for (int64_t j = 0; j < 2 * grid[1] - 1; ++j) {
-      const Between across(j, columns, 2 * int64_t{grid[1]} - 1);
+      const StepBetween across(j, columns, 2 * int64_t{grid[1]} - 1);
       const auto mixed = [&](int64_t row) {
         return (1.0f - across.weight) * at(row * columns + across.low) +
                across.weight * at(row * columns + across.high);

@@ -15,6 +15,7 @@ namespace packhorse::cpu {
 size_t attention_workspace(const AttentionArgs& args, int threads);
 size_t paged_attention_workspace(const AttentionArgs& args, int threads);
 void attention(const AttentionArgs& args, const Kernels& kernels, ThreadPool& pool);
+void attention_weights(const AttentionWeightsArgs& args, ThreadPool& pool);
 void paged_attention(const AttentionArgs& args, const Kernels& kernels, ThreadPool& pool);
 
 }  // namespace packhorse::cpu

@@ -86,8 +86,9 @@ void unfold(const UnfoldArgs& args, ThreadPool& pool) {
   const size_t bytes = static_cast<size_t>(args.x.columns()) * size_of(args.x.dtype);
   for_tokens(args.batch, pool, [&](int64_t token, const int32_t* sequence) {
     char* out = row_at(args.out, token);
-    for (int64_t from = token - args.width / 2; from <= token + args.width / 2; ++from) {
-      if (from >= sequence[0] && from < sequence[1]) {
+    const int64_t middle = args.stride * token;
+    for (int64_t from = middle - args.width / 2; from <= middle + args.width / 2; ++from) {
+      if (from >= args.stride * sequence[0] && from < args.stride * sequence[1]) {
         std::memcpy(out, row_at(args.x, from), bytes);
       } else {
         std::memset(out, 0, bytes);

@@ -18,12 +18,12 @@ namespace packhorse::cuda {
 
 /// Returns whether `launch_attention_sm90` can compute these arguments. It takes fp16 and bf16, a
 /// head_dim that is a multiple of 8 up to 256, row strides that are multiples of 8 elements and
-/// pointers aligned to 16 bytes (the Tensor Memory Accelerator, TMA, asks for both), and a bucketed
-/// term of at most 256 buckets and a max_distance of at most 1024.
+/// pointers aligned to 16 bytes (the Tensor Memory Accelerator, TMA, asks for both), a bucketed
+/// term of at most 256 buckets and a max_distance of at most 1024, and no term of grids.
 bool attention_sm90_supported(const AttentionArgs& args);
 
 /// Most columns of a head for which there are Hopper kernels with e4m3 results: a multiple of 16,
-/// with all terms but disentangled ones.
+/// with all terms but disentangled ones and those of grids.
 inline constexpr int kMostFloat8HeadDim = 64;
 
 /// The factor of results in e4m3, or 0 for results in the dtype of q.

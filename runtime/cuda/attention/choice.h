@@ -50,6 +50,7 @@ inline AttentionAlgorithm choose_algorithm(AttentionAlgorithm asked, bool has_ho
         refuse("takes heads of at most ", kDisentangledSm90HeadDim,
                " columns with a disentangled term, found ", head_dim);
       }
+      if (term.kind == ScoreTermKind::kGrid) refuse("computes no term of grids");
       if (!hopper) {
         refuse("does not take this term or these rows: ", term.num_buckets,
                " buckets up to a distance of ", term.max_distance);

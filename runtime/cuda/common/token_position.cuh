@@ -15,15 +15,21 @@ struct TokenCounts {
                                           : batch.counts[1]) {}
 };
 
-/// Returns the token's position in its own sequence, found by one thread in a binary search.
-__device__ inline int position_in_sequence(const BatchView& batch, int sequences, int token) {
+/// Returns the index of the sequence that a token belongs to, found by one thread in a binary
+/// search. Empty sequences have no tokens and are not found.
+__device__ inline int sequence_of(const BatchView& batch, int sequences, int token) {
   int begin = 0;  // the sequence is one of [begin, end)
   int end = sequences;
   while (end - begin > 1) {
     const int middle = (begin + end) / 2;
     (batch.cu_seqlens[middle] <= token ? begin : end) = middle;
   }
-  return token - batch.cu_seqlens[begin];
+  return begin;
+}
+
+/// Returns the token's position in its own sequence.
+__device__ inline int position_in_sequence(const BatchView& batch, int sequences, int token) {
+  return token - batch.cu_seqlens[sequence_of(batch, sequences, token)];
 }
 
 }  // namespace packhorse::cuda

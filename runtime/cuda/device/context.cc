@@ -6,9 +6,11 @@
 #include <vector>
 
 #include "cuda/device/check.h"
+#include "cuda/device/device_copy.h"
 #include "cuda/device/graph.h"
 #include "cuda/device/graph_bounds.h"
 #include "cuda/device/host_device_ring.h"
+#include "cuda/device/input_upload.h"
 #include "cuda/device/small_copy.h"
 
 namespace packhorse::cuda {
@@ -78,9 +80,17 @@ void CudaContext::download(void* host_to, const void* device_from, size_t bytes)
   downloads_.download(host_to, device_from, bytes, stream_);
 }
 
-void CudaContext::copy(void* device_to, const void* device_from, size_t bytes) {
+// Errors are ignored: this runs while another error is being reported.
+void CudaContext::drop_downloads() noexcept {
+  if (caller_is_read_) static_cast<void>(cudaStreamSynchronize(stream_));
+  caller_is_read_ = false;
+  downloads_.drop(stream_);
+}
+
+void CudaContext::copy(std::span<const DeviceCopy> copies) {
+  if (copies.empty()) return;
   const DeviceGuard guard(device_);
-  CUDA_CHECK(cudaMemcpyAsync(device_to, device_from, bytes, cudaMemcpyDeviceToDevice, stream_));
+  copy_on_device(copies, stream_);
 }
 
 size_t CudaContext::free_bytes() const {
@@ -96,6 +106,11 @@ std::unique_ptr<UploadBuffer> CudaContext::make_upload_buffer(void* device_to, s
   return std::make_unique<CudaUploadBuffer>(*this, device_to, bytes);
 }
 
+std::unique_ptr<InputUpload> CudaContext::make_input_upload(void* device_to, size_t bytes) {
+  const DeviceGuard guard(device_);
+  return cuda::make_input_upload(device_, stream_, device_to, bytes, caller_is_read_);
+}
+
 std::unique_ptr<HostDeviceRing> CudaContext::make_ring(void* inputs, size_t input_bytes,
                                                        const void* results, size_t result_bytes) {
   return cuda::make_ring(device_, stream_, inputs, input_bytes, results, result_bytes);
@@ -104,6 +119,7 @@ std::unique_ptr<HostDeviceRing> CudaContext::make_ring(void* inputs, size_t inpu
 void CudaContext::synchronize() {
   const DeviceGuard guard(device_);
   const cudaError_t error = cudaStreamSynchronize(stream_);
+  caller_is_read_ = false;
   downloads_.finish(error == cudaSuccess);
   CUDA_CHECK(error);
 }

@@ -22,10 +22,11 @@ class CudaContext final : public DeviceContext {
   std::unique_ptr<DeviceMemory> allocate(size_t bytes) override;
   void upload(void* device_to, const void* host_from, size_t bytes) override;
   void download(void* host_to, const void* device_from, size_t bytes) override;
-  void copy(void* device_to, const void* device_from, size_t bytes) override;
+  void copy(std::span<const DeviceCopy> copies) override;
   size_t free_bytes() const override;
-  void drop_downloads() noexcept override { downloads_.drop(stream_); }
+  void drop_downloads() noexcept override;
   std::unique_ptr<UploadBuffer> make_upload_buffer(void* device_to, size_t bytes) override;
+  std::unique_ptr<InputUpload> make_input_upload(void* device_to, size_t bytes) override;
   std::unique_ptr<HostDeviceRing> make_ring(void* inputs, size_t input_bytes, const void* results,
                                             size_t result_bytes) override;
   bool asynchronous() const override { return true; }
@@ -56,6 +57,7 @@ class CudaContext final : public DeviceContext {
 
  private:
   int device_;
+  bool caller_is_read_ = false;  // the stream may still read memory of a caller
   UploadRing uploads_;
   DownloadBuffer downloads_;
   Stream stream_;  // destroyed before the buffers above, after waiting for work that uses them

@@ -116,4 +116,12 @@ void CudaDeviceIo::load_batch(const LoadBatchArgs& args) {
   launch_load_batch(args, stream_);
 }
 
+void CudaDeviceIo::load_floats(const void* from, DType dtype, int64_t count, float* to) {
+  if (count == 0) return;
+  const DeviceGuard guard(device_);
+  if (dtype != DType::kFloat32) return launch_load_floats(from, dtype, count, to, stream_);
+  const size_t bytes = static_cast<size_t>(count) * sizeof(float);
+  CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream_));
+}
+
 }  // namespace packhorse::cuda

@@ -16,6 +16,11 @@ namespace packhorse::cuda {
 /// Checks a batch in device memory and copies it into the arena; see LoadBatchArgs.
 void launch_load_batch(const LoadBatchArgs& args, cudaStream_t stream);
 
+/// Copies numbers of 16 bits, float16 or bfloat16, as float32. `from` may have any alignment of its
+/// dtype.
+void launch_load_floats(const void* from, DType dtype, int64_t count, float* to,
+                        cudaStream_t stream);
+
 /// A pool of events without timing. A run needs several, and making one takes longer than using it
 /// again.
 class EventPool {
@@ -38,6 +43,7 @@ class CudaDeviceIo final : public DeviceIo {
   std::unique_ptr<DeviceMemory> allocate_shared(size_t bytes) override;
   void check_pointer(const char* name, const void* data) const override;
   void load_batch(const LoadBatchArgs& args) override;
+  void load_floats(const void* from, DType dtype, int64_t count, float* to) override;
 
  private:
   int device_;

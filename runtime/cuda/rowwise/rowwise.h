@@ -49,8 +49,8 @@ inline bool takes_vectors(const TensorView& view) {
          reinterpret_cast<uintptr_t>(view.data) % 16 == 0;
 }
 
-/// Writes each token's position as float32, which is all that rotation.cuh needs beside the
-/// frequencies.
+/// Writes each token's position as float32, or over a grid its two angles, which is all that
+/// rotation.cuh needs beside the frequencies.
 void launch_rotation(const RotationArgs& args, const KernelStream& stream);
 /// Applies norms and rotation in place, and rounds once. The two columns of a pair lie side by
 /// side, and head_dim is a multiple of 8 up to 256.

@@ -21,12 +21,12 @@ __global__ void __launch_bounds__(kThreads) unfold_kernel(const __grid_constant_
   if (token >= counts.tokens) return;
   const int32_t* begins = args.batch.cu_seqlens;
   const int sequence = warp_search(counts.sequences, token, [&](int i) { return begins[i]; });
-  const int begin = begins[sequence];
-  const int end = begins[sequence + 1];
+  const int64_t begin = int64_t{args.stride} * begins[sequence];
+  const int64_t end = int64_t{args.stride} * begins[sequence + 1];
   const auto columns = static_cast<int>(args.x.shape[1]);
   T* out = static_cast<T*>(args.out.data) + token * args.out.row_stride;
   for (int i = 0; i < args.width; ++i, out += columns) {
-    const int row = token - args.width / 2 + i;
+    const int64_t row = int64_t{args.stride} * token - args.width / 2 + i;
     const bool inside = row >= begin && row < end;
     const T* from = static_cast<const T*>(args.x.data) + row * args.x.row_stride;
     for (int c = static_cast<int>(threadIdx.x) % 32 * kVectorSize; c < columns;

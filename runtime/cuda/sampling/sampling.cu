@@ -54,9 +54,10 @@ class Row {
         end_(segment_begin((blocks.rank() + 1) * segments())) {}
 
   __device__ void run() {
+    if (row_.filtered || row_.timestamps >= 0) filter();
     if (row_.of_beam) return write_beam();
     float normalizer = 0;
-    if (args_.wants_logprobs || args_.num_top > 0) normalizer = log_sum();
+    if (args_.wants_logprobs || args_.num_top > 0) normalizer = normalizer_of_all();
     write_top(normalizer, [](int, float logit) { return logit_key(logit); });
     add_biases();
     const int token = row_.forced >= 0 ? row_.forced : choose();
@@ -66,7 +67,7 @@ class Row {
     args_.tokens[index_] = token;
     if (!args_.wants_logprobs) return;
     float logit = token < 0 ? normalizer : logits_[token];
-    for (int i = row_.bias_begin; i < row_.bias_end; ++i) {
+    for (int i = row_.bias_begin; i < row_.bias_end && !filtered_; ++i) {
       if (args_.bias_tokens[i] == token) logit = unbiased()[i];
     }
     args_.logprobs[index_] = logit - normalizer;
@@ -106,19 +107,25 @@ class Row {
     for_logits(begin_, end_, visit);
   }
 
-  /// log of the sum of exp over all logits. Its order is fixed by the segments.
-  __device__ float log_sum() {
-    unsigned long long largest = 0;
-    for_logits([&](int, float logit) {
+  /// The largest logit of the tokens [first, end) of all blocks; -infinity where there are none.
+  __device__ float largest(int first, int end) {
+    unsigned long long most = kImpossibleKey;
+    for_logits(max(begin_, first), min(end_, end), [&](int, float logit) {
       const unsigned long long key = logit_key(logit);
-      largest = key > largest ? key : largest;
+      most = key > most ? key : most;
     });
-    const float most = logit_of_key(static_cast<uint32_t>(blocks_.max(largest)));
-    if (most == -INFINITY) return 0;
+    return logit_of_key(static_cast<uint32_t>(blocks_.max(most)));
+  }
+
+  /// log of the sum of exp over the logits from token `first` on, or -infinity. Its order is fixed
+  /// by the segments.
+  __device__ float log_sum(int first) {
+    const float most = largest(first, vocab_size_);
+    if (most == -INFINITY) return most;
     for (int i = 0; i < segments(); ++i) {
       const int segment = blocks_.rank() * segments() + i;
       float sum = 0;
-      for_logits(segment_begin(segment), segment_begin(segment + 1),
+      for_logits(max(segment_begin(segment), first), segment_begin(segment + 1),
                  [&](int, float logit) { sum += expf(logit - most); });
       sum = warp_sum(sum);
       __syncthreads();
@@ -135,10 +142,33 @@ class Row {
     return most + logf(sum);
   }
 
+  __device__ float normalizer_of_all() {
+    const float sum = log_sum(0);
+    return sum == -INFINITY ? 0 : sum;
+  }
+
   __device__ float* unbiased() const { return static_cast<float*>(args_.workspace); }
 
-  /// Adds the biases of this block's tokens.
+  /// Leaves in the logits what the settings make of them, -infinity for tokens that may not come.
+  __device__ void filter() {
+    add_biases();
+    for_logits([&](int token, float logit) {
+      const uint32_t its = key(token, logit);
+      logits_[token] = its <= kImpossibleKey ? -INFINITY : logit_of_key(its);
+    });
+    filtered_ = true;
+    __syncthreads();
+    if (row_.timestamps < 0) return;
+    const float times = log_sum(row_.timestamps);
+    if (!(times > largest(0, row_.timestamps))) return;
+    for_logits(begin_, min(end_, row_.timestamps),
+               [&](int token, float) { logits_[token] = -INFINITY; });
+    __syncthreads();
+  }
+
+  /// Adds the biases of this block's tokens, unless the logits have them.
   __device__ void add_biases() {
+    if (filtered_) return;
     __syncthreads();
     for (int i = row_.bias_begin + static_cast<int>(threadIdx.x); i < row_.bias_end;
          i += kSampleThreads) {
@@ -152,7 +182,7 @@ class Row {
   }
 
   __device__ void write_beam() {
-    const float normalizer = log_sum();
+    const float normalizer = normalizer_of_all();
     for_logits([&](int token, float logit) { logits_[token] = logit - normalizer; });
     add_biases();
     write_top(0, [this](int token, float logit) { return key(token, logit); });
@@ -242,6 +272,7 @@ class Row {
   }
 
   __device__ uint32_t key(int token, float logit) const {
+    if (filtered_) return logit_key(logit);
     if (row_.counts >= 0) {
       const auto* counts = static_cast<const int32_t*>(args_.counts.data);
       logit = penalize(logit, row_, counts[row_.counts * args_.counts.row_stride + token]);
@@ -306,6 +337,7 @@ class Row {
   Shared& shared_;
   RowBlocks& blocks_;
   const int begin_, end_;  // this block's tokens
+  bool filtered_ = false;  // the logits are what the settings have made of them
 };
 
 __global__ void __launch_bounds__(kSampleThreads)

@@ -300,6 +300,9 @@ void Engine::collect(const PlannedStep& plan) {
     if (sequence.index == 0 && !step.targets.empty() && !job.must_score()) {
       job.request->set_prompt_logprobs(std::move(job.prompt_logprobs));
     }
+    if (step.alignment.rows > 0 && !job.must_align()) {
+      job.request->set_alignment(std::move(job.alignment));
+    }
     if (step.sample) {
       sequence.offered = true;
       if (!job.search) {

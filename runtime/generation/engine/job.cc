@@ -1,9 +1,11 @@
 #include "generation/engine/job.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <random>
+#include <span>
 #include <utility>
 
 #include "core/format.h"
@@ -120,6 +122,12 @@ void check_features(const SourceFeatures& features, const RunnerLimits& limits) 
                                  kAudioStride * limits.max_source,
                                  " (twice max_tokens, or the model's longest)"));
   }
+  // Exponents of infinities and NaN are the largest. A maximum is vector code, a search is none.
+  uint32_t largest = 0;
+  for (const float value : features.values) {
+    largest = std::max(largest, std::bit_cast<uint32_t>(value) & 0x7fffffffu);
+  }
+  if (largest < 0x7f800000u) return;
   for (size_t i = 0; i < features.values.size(); ++i) {
     if (std::isfinite(features.values[i])) continue;
     const auto number = static_cast<int64_t>(i);
@@ -131,14 +139,28 @@ void check_features(const SourceFeatures& features, const RunnerLimits& limits) 
 // Numbers that stand for the tokens of audio, by which equal sources are found: each depends on the
 // frames of its token and on all before them.
 std::vector<int32_t> digest(const SourceFeatures& features, int64_t columns) {
-  std::vector<int32_t> ids;
-  uint64_t hash = 0x9e3779b97f4a7c15u;
-  for (size_t i = 0; i < features.values.size(); ++i) {
-    hash = (hash ^ std::bit_cast<uint32_t>(features.values[i])) * 0xd6e8feb86659fd93u;
+  const auto add = [](uint64_t& hash, uint64_t bits) {
+    hash = (hash ^ bits) * 0xd6e8feb86659fd93u;
     hash ^= hash >> 29;
-    if ((i + 1) % static_cast<size_t>(columns) == 0) {
-      ids.push_back(static_cast<int32_t>(hash >> 33));
+  };
+  // Several chains side by side: each link waits for the one before.
+  constexpr size_t kChains = 8;
+  std::array<uint64_t, kChains> chains = {};
+  uint64_t hash = 0x9e3779b97f4a7c15u;
+  const auto size = static_cast<size_t>(columns);
+  std::vector<int32_t> ids;
+  ids.reserve(features.values.size() / size);
+  for (size_t first = 0; first < features.values.size(); first += size) {
+    const std::span<const float> token = std::span(features.values).subspan(first, size);
+    size_t i = 0;
+    for (; i + kChains <= size; i += kChains) {
+      for (size_t chain = 0; chain < kChains; ++chain) {
+        add(chains[chain], std::bit_cast<uint32_t>(token[i + chain]));
+      }
     }
+    for (; i < size; ++i) add(hash, std::bit_cast<uint32_t>(token[i]));
+    for (const uint64_t chain : chains) add(hash, chain);
+    ids.push_back(static_cast<int32_t>(hash >> 33));
   }
   return ids;
 }
@@ -150,6 +172,25 @@ void reserve(Sequence& sequence, const Job& job, size_t num_top, size_t mask_wor
   sequence.pages.reserve(static_cast<size_t>(pages_of(job.max_size)));
   sequence.top.resize(num_top);
   sequence.mask_words.resize(mask_words);
+}
+
+// Takes the room for weights over the source.
+void plan_alignment(Job& job) {
+  const Sampling& sampling = job.sampling;
+  const int64_t source = std::ssize(job.source);
+  const int64_t wanted = sampling.alignment_source.value_or(source);
+  if (sampling.alignment_heads.empty()) {
+    if (!sampling.alignment_source) return;
+    throw InvalidArgument(concat("alignment_source is ", wanted,
+                                 " without alignment_heads, expected these beside it"));
+  }
+  if (wanted < 1 || wanted > source) {
+    throw InvalidArgument(concat("alignment_source is ", wanted, ", expected 1 to ", source,
+                                 ", the tokens of the source"));
+  }
+  job.alignment.source_tokens = wanted;
+  job.alignment.values.resize(sampling.alignment_heads.size() *
+                              static_cast<size_t>(job.prompt_tokens * wanted));
 }
 
 std::shared_ptr<TokenMask> fork_mask(const TokenMask& mask) {
@@ -207,6 +248,7 @@ std::unique_ptr<Job> make_job(std::span<const int32_t> ids, const Sampling& samp
                                      sampling.early_stopping, job->max_size - job->prompt_tokens,
                                      job->stop_ids, sampling.patience});
   }
+  plan_alignment(*job);
   job->allowed_words = words_of(sampling.allowed_ids, limits.vocab_size);
   const bool masks = sampling.mask != nullptr || !sampling.allowed_ids.empty();
   const size_t words = masks ? num_words(limits.vocab_size) : 0;
@@ -226,7 +268,7 @@ std::unique_ptr<Job> make_job(std::span<const int32_t> ids, const Sampling& samp
   add_speculation(*job, options);
   for (Sequence& sequence : job->sequences) {
     sequence.plain = !searches && !masks && !looks_back && !sampling.prompt_logprobs &&
-                     sequence.speculation == nullptr;
+                     sampling.alignment_heads.empty() && sequence.speculation == nullptr;
   }
   for (Sequence& sequence : job->spare) {
     sequence.job = job.get();

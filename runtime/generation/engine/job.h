@@ -108,6 +108,8 @@ struct Job {
 
   PromptLogprobs prompt_logprobs;
   int64_t scored = 0;  // tokens of the prompt whose log-probabilities have been computed
+  AlignmentWeights alignment;
+  int64_t aligned = 0;  // tokens of the prompt whose weights over the source have been computed
 
   int32_t adapter_slot() const { return adapter == nullptr ? -1 : adapter->slot; }
   bool wants_new_tokens() const { return max_size > prompt_tokens; }
@@ -115,6 +117,8 @@ struct Job {
   bool must_score() const {
     return sampling.prompt_logprobs.has_value() && scored < prompt_tokens - 1;
   }
+  /// Weights of the prompt over the source that have not come yet.
+  bool must_align() const { return !sampling.alignment_heads.empty() && aligned < prompt_tokens; }
   /// True if no sequence of it will need another step.
   bool finished() const;
 };

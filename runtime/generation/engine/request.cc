@@ -130,6 +130,11 @@ PromptLogprobs Request::prompt_logprobs() const {
   return prompt_logprobs_;
 }
 
+AlignmentWeights Request::alignment() const {
+  const std::lock_guard lock(mutex_);
+  return alignment_;
+}
+
 GenerationUsage Request::usage() const {
   const std::lock_guard lock(mutex_);
   GenerationUsage usage = usage_;
@@ -170,6 +175,11 @@ void Request::set(size_t sequence, GeneratedSequence result) {
 void Request::set_prompt_logprobs(PromptLogprobs logprobs) {
   const std::lock_guard lock(mutex_);
   prompt_logprobs_ = std::move(logprobs);
+}
+
+void Request::set_alignment(AlignmentWeights weights) {
+  const std::lock_guard lock(mutex_);
+  alignment_ = std::move(weights);
 }
 
 void Request::set_cached_prompt_tokens(int64_t count) {

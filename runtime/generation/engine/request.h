@@ -49,6 +49,7 @@ class Request final : public GenerationRequest {
   FinishReason finish_reason(size_t sequence) const override;
   GeneratedSequence result(size_t sequence) const override;
   PromptLogprobs prompt_logprobs() const override;
+  AlignmentWeights alignment() const override;
   GenerationUsage usage() const override;
 
   // For the engine. Nobody is woken before `notify`.
@@ -67,6 +68,7 @@ class Request final : public GenerationRequest {
   /// A sequence that comes as a whole.
   void set(size_t sequence, GeneratedSequence result);
   void set_prompt_logprobs(PromptLogprobs logprobs);
+  void set_alignment(AlignmentWeights weights);
   void set_cached_prompt_tokens(int64_t count);
   void count_drafts(int64_t drafted, int64_t accepted);
   /// Between what was appended to any requests and `notify` of these.
@@ -118,6 +120,7 @@ class Request final : public GenerationRequest {
   std::condition_variable ended_;  // apart, so that who waits for the end is not woken before
   size_t num_finished_ = 0;
   PromptLogprobs prompt_logprobs_;
+  AlignmentWeights alignment_;
   GenerationUsage usage_;
   std::recursive_mutex listener_mutex_;  // a listener may set another one
   std::function<void()> listener_;

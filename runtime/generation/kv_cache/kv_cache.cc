@@ -51,22 +51,50 @@ KvCache::KvCache(const KvCacheShape& shape, int64_t num_pages, Arena& arena) : s
   }
 }
 
-void KvCache::copy(std::span<const PageCopy> copies, DeviceContext& device) const {
-  for (const PageCopy& page : copies) {
-    const auto copy_part = [&](const TensorView& part, size_t bytes) {
-      if (bytes == 0) return;
-      char* first = part.as<char>();
-      device.copy(first + static_cast<size_t>(page.to) * bytes,
-                  first + static_cast<size_t>(page.from) * bytes, bytes);
-    };
-    for (const PagedKvCache& layer : layers_) {
-      copy_part(layer.keys, shape_.keys_bytes());
-      copy_part(layer.values, shape_.keys_bytes());
-      copy_part(layer.key_scales, shape_.scales_bytes());
-      copy_part(layer.value_scales, shape_.scales_bytes());
-    }
-    for (const LatentPages& layer : latents_) copy_part(layer.rows, shape_.layer_latent_bytes());
+void KvCache::add_copies(const PageCopy& page) {
+  const auto add = [&](const TensorView& part, size_t page_bytes, size_t row_bytes, int64_t rows) {
+    if (page_bytes == 0) return;
+    char* first = part.as<char>();
+    copies_.push_back({.to = first + static_cast<size_t>(page.to) * page_bytes,
+                       .from = first + static_cast<size_t>(page.from) * page_bytes,
+                       .bytes = row_bytes,
+                       .stride = page_bytes / static_cast<size_t>(rows),
+                       .rows = rows});
+  };
+  // The tokens of each head lie behind one another.
+  const int64_t heads = shape_.num_kv_heads;
+  const auto tokens = static_cast<size_t>(page.tokens);
+  const size_t key_bytes = tokens * static_cast<size_t>(shape_.head_dim) * size_of(shape_.dtype);
+  for (const PagedKvCache& layer : layers_) {
+    add(layer.keys, shape_.keys_bytes(), key_bytes, heads);
+    add(layer.values, shape_.keys_bytes(), key_bytes, heads);
+    add(layer.key_scales, shape_.scales_bytes(), tokens * sizeof(float), heads);
+    add(layer.value_scales, shape_.scales_bytes(), tokens * sizeof(float), heads);
   }
+  const size_t latent_bytes = shape_.layer_latent_bytes();
+  for (const LatentPages& layer : latents_) add(layer.rows, latent_bytes, latent_bytes, 1);
+}
+
+void KvCache::copy(std::span<const PageCopy> copies, DeviceContext& device) {
+  ++num_copies_;
+  for (const PageCopy& page : copies) {
+    const auto pages = static_cast<size_t>(std::max(page.from, page.to)) + 1;
+    if (last_copied_.size() < pages) last_copied_.resize(pages);
+    uint64_t& from = last_copied_[static_cast<size_t>(page.from)];
+    uint64_t& to = last_copied_[static_cast<size_t>(page.to)];
+    // A page that is written may have been read before, and one that is read have been written.
+    const uint64_t wrote = 2 * num_copies_ + 1;
+    if (from == wrote || to / 2 == num_copies_) {
+      device.copy(copies_);
+      copies_.clear();
+      ++num_copies_;
+    }
+    from = std::max(from, 2 * num_copies_);
+    to = 2 * num_copies_ + 1;
+    add_copies(page);
+  }
+  device.copy(copies_);
+  copies_.clear();
 }
 
 }  // namespace packhorse

@@ -61,13 +61,21 @@ class KvCache {
   std::span<const PagedKvCache> layers() const { return layers_; }
   /// The pages of each layer's latents, or nothing where attention is not compressed.
   std::span<const LatentPages> latents() const { return latents_; }
-  /// Copies whole pages in all layers, in the order given.
-  void copy(std::span<const PageCopy> copies, DeviceContext& device) const;
+  /// Copies tokens of pages in all layers, with the result of copies in the order given.
+  void copy(std::span<const PageCopy> copies, DeviceContext& device);
 
  private:
+  /// Adds what one page is copied by in all layers.
+  void add_copies(const PageCopy& page);
+
   KvCacheShape shape_;
   std::vector<PagedKvCache> layers_;
   std::vector<LatentPages> latents_;
+  std::vector<DeviceCopy> copies_;  // those that are asked for together
+  /// By page: twice the number of the copies that it last had a part in, and 1 more where it was
+  /// written. They show which copies may not be made together.
+  std::vector<uint64_t> last_copied_;
+  uint64_t num_copies_ = 0;
 };
 
 }  // namespace packhorse

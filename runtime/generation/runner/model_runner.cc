@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <array>
 #include <functional>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "core/format.h"
 #include "generation/kv_cache/kv_cache.h"
+#include "generation/runner/alignment.h"
 #include "generation/runner/runner_plan.h"
 #include "generation/runner/step_inputs.h"
 #include "generation/sampling/sampler.h"
@@ -89,7 +91,9 @@ class ModelRunner final : public StepRunner {
     sampler_.write_rows();
     const AdapterBatch adapters = adapters_of(step);
     const bool adapted = std::ranges::any_of(adapters.uses, std::identity());
-    const StepGraphs* recorded = find(tokens.batch, adapted ? adapted_graphs_ : graphs_);
+    const bool aligned = wants_alignment(step);
+    const StepGraphs* recorded =
+        aligned ? nullptr : find(tokens.batch, adapted ? adapted_graphs_ : graphs_);
     ring_->send(inputs_.bytes());
     if (!step.sources.empty()) read_sources();
     if (recorded != nullptr && sampler_.is_plain()) {
@@ -99,7 +103,7 @@ class ModelRunner final : public StepRunner {
       if (recorded != nullptr) {
         recorded->encoder->launch();
       } else {
-        encode(tokens, adapted ? &adapters : nullptr);
+        encode(tokens, adapted ? &adapters : nullptr, aligned ? &step : nullptr);
       }
       sampler_.choose_all(buffers_.layers.hidden.first_rows(tokens.batch.num_tokens));
       ring_->fetch(sampler_.result_bytes());
@@ -215,9 +219,13 @@ class ModelRunner final : public StepRunner {
     const std::vector<float> silence(static_cast<size_t>(limits_.source_features));
     const SourceSlice source = {.ids = {&id, 1}, .pages = {&page, 1}, .features = silence};
     const size_t num_sources = limits_.max_source > 0 ? 1 : 0;
+    const AttentionHead head;
+    float weight = 0;
     if (num_sources > 0) {
       sequence.source_pages = source.pages;
       sequence.source_tokens = 1;
+      sequence.alignment = {
+          .heads = {&head, 1}, .rows = 1, .source_tokens = 1, .out = &weight, .row_stride = 1};
     }
     run({.copies = {},
          .sequences = {&sequence, 1},
@@ -270,7 +278,9 @@ class ModelRunner final : public StepRunner {
     return found == graphs.end() ? nullptr : &*found;
   }
 
-  void encode(const TokenBatch& tokens, const AdapterBatch* adapters) {
+  // `aligned`: the step, where weights of cross attention are wanted of it.
+  void encode(const TokenBatch& tokens, const AdapterBatch* adapters,
+              const Step* aligned = nullptr) {
     Ops& ops = *model_.backend.ops;
     ops.begin_step(inputs_.begin(tokens.batch, sampler_.tokens(), sampler_.counts()));
     std::vector<PagedKvCache>& layers = layers_;
@@ -288,8 +298,13 @@ class ModelRunner final : public StepRunner {
       }
     }
     PagedKeys source(attended_);
+    std::optional<AlignedKeys> aligned_source;
+    if (aligned != nullptr) {
+      aligned_source.emplace(attended_, *aligned, buffers_.alignment, device(), ops);
+    }
+    KeySource& attended = aligned_source ? static_cast<KeySource&>(*aligned_source) : source;
     Transformer(model_.spec, *model_.weights, buffers_.stem, buffers_.layers, ops, adapters)
-        .run(tokens, keys, nullptr, &source);
+        .run(tokens, keys, nullptr, &attended);
   }
 
   // Runs the encoder, and writes what cross attention reads of its result to the cache.
@@ -320,7 +335,7 @@ class ModelRunner final : public StepRunner {
   const std::unique_ptr<DeviceMemory> adapter_memory_;
   const std::unique_ptr<DeviceMemory> cache_memory_;
   const RunnerBuffers buffers_;
-  const KvCache cache_;
+  KvCache cache_;
   const StepLayout layout_;
   const std::unique_ptr<HostDeviceRing> ring_;
   StepInputs inputs_;

@@ -1,6 +1,7 @@
 #include "generation/runner/runner_plan.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "core/format.h"
@@ -36,9 +37,6 @@ SessionOptions session_options(const GenerationOptions& options) {
 
 // Refuses by name what a model with an encoder cannot have.
 void check_source(const StackSpec& source, const GenerationOptions& options) {
-  if (source.stem.kind == StemKind::kAudio && options.device.type == DeviceType::kCuda) {
-    throw RuntimeError("models of speech do not run on CUDA yet, expected device cpu");
-  }
   if (options.max_adapters > 0) {
     throw InvalidArgument(concat("max_adapters is ", options.max_adapters,
                                  ": a model with an encoder and a decoder takes no adapters"));
@@ -146,6 +144,27 @@ int64_t count_pages(const PlannedRunner& planned, const PlannedRunner* draft,
   return pages;
 }
 
+// The formats of the dense layers of a model that generates. Those of windows of audio are large
+// products, for which CUDA has kernels of its own in 8 bits; what follows token by token has 16.
+void choose_formats(LoadedModel& model) {
+  Precision& precision = model.precision;
+  const StackSpec* const source = model.spec.source();
+  const bool on_cuda = model.backend.device->device().type == DeviceType::kCuda;
+  const DType weight = precision.layers.weight;
+  const bool hears = source != nullptr && source->stem.kind == StemKind::kAudio;
+  if (on_cuda && hears) {
+    precision.source = precision.layers;
+    precision.layers = precision.rest;
+  } else if (weight == DType::kFloat8 || (on_cuda && weight == DType::kInt8)) {
+    throw RuntimeError(concat("dtype ", name_of(weight),
+                              weight == DType::kInt8 ? " on a CUDA device" : "",
+                              " is for models that encode, and for speech; load this model, which "
+                              "generates, as float16 or bfloat16"));
+  }
+  precision.layers.skinny = true;
+  precision.decoder = precision.layers;
+}
+
 // All but the cache. `taken_back`: as for kv_cache_shape.
 PlannedRunner plan_model(const std::string& spec_json, const GenerationOptions& options,
                          int64_t taken_back) {
@@ -153,19 +172,7 @@ PlannedRunner plan_model(const std::string& spec_json, const GenerationOptions& 
       .model = open_model(spec_json, session_options(options)), .shape = {}, .plan = {}};
   LoadedModel& model = planned.model;
   check_spec(model.spec, options);
-  if (model.precision.layers.weight == DType::kFloat8) {
-    throw RuntimeError(
-        "dtype float8 is for models that encode; load this model, which generates, as float16 or "
-        "bfloat16");
-  }
-  if (model.precision.layers.weight == DType::kInt8 &&
-      model.backend.device->device().type == DeviceType::kCuda) {
-    throw RuntimeError(
-        "dtype int8 on a CUDA device is for models that encode; load this model, which generates, "
-        "as float16 or bfloat16");
-  }
-  model.precision.layers.skinny = true;
-  model.precision.decoder = model.precision.layers;
+  choose_formats(model);
   count_memory(model, [&](const ModelWeights& weights, Arena& arena) {
     const DType dtype = weights.stem.dtype;
     planned.shape = kv_cache_shape(model.spec.stack(), weights.stack, dtype,
@@ -227,6 +234,20 @@ int64_t source_features(const Spec& spec) {
   return hears ? kAudioStride * source->stem.audio.features : 0;
 }
 
+namespace {
+
+// Heads of cross attention in each layer, of which specs have equally many.
+int64_t cross_heads(const Spec& spec) {
+  if (spec.source() == nullptr) return 0;
+  int64_t heads = std::numeric_limits<int64_t>::max();
+  for (const LayerSpec& layer : spec.stack().layers) {
+    heads = std::min(heads, attention_of(layer.blocks[1])->num_heads);
+  }
+  return heads;
+}
+
+}  // namespace
+
 RunnerLimits limits_of(const Spec& spec, const GenerationOptions& options) {
   return {.vocab_size = spec.stack().stem.vocab_size,
           .max_context = spec.max_seqlen,
@@ -238,6 +259,8 @@ RunnerLimits limits_of(const Spec& spec, const GenerationOptions& options) {
           .max_chunk = 0,
           .max_source = longest_source(spec, options),
           .source_vocab_size = spec.source() == nullptr ? 0 : spec.source()->stem.vocab_size,
+          .cross_layers = spec.source() == nullptr ? 0 : std::ssize(spec.stack().layers),
+          .cross_heads = cross_heads(spec),
           .source_features = source_features(spec)};
 }
 
@@ -285,6 +308,8 @@ RunnerBuffers take_runner_buffers(const Spec& spec, const ModelWeights& weights,
   const StepLayout layout(limits_of(spec, options), longest_table(spec));
   buffers.step = take_step_buffers(layout, limits_of(spec, options), arena);
   if (weights.source) {
+    buffers.alignment =
+        arena.take_matrix("alignment", kAlignedRows, capacity.max_source, DType::kFloat32);
     const Arena::Scope source(arena);
     buffers.source = take_source_buffers(spec, weights, capacity, backend, arena);
   }

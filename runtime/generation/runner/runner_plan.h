@@ -25,6 +25,9 @@ struct SourceBuffers {
   SourceKeyBuffers keys;
 };
 
+/// Rows of weights over the source that are computed at once.
+inline constexpr int64_t kAlignedRows = 64;
+
 /// The buffers of the steps, all in one arena.
 struct RunnerBuffers {
   StepBuffers step;
@@ -32,6 +35,7 @@ struct RunnerBuffers {
   StemBuffers stem;
   LayerBuffers layers;
   SamplerBuffers sampler;
+  TensorView alignment;  // [kAlignedRows, longest source] float32, or empty without an encoder
 };
 
 /// A model that generates, and what it takes of memory.

@@ -33,7 +33,6 @@ StepLayout::StepLayout(const RunnerLimits& limits, int64_t pages_of_sequence)
   source_cu_seqlens = take(reads ? limits.max_sequences + 1 : 0);
   source_ids = take(reads ? limits.max_tokens : 0);
   const bool hears = limits.source_features > 0;
-  source_features = take(hears ? limits.max_tokens * limits.source_features : 0);
   frame_cu_seqlens = take(hears ? limits.max_sequences + 1 : 0);
   source_lens = take(reads ? limits.max_sequences : 0);
   source_table = take(limits.max_sequences * source_stride);
@@ -43,11 +42,23 @@ StepLayout::StepLayout(const RunnerLimits& limits, int64_t pages_of_sequence)
   size = end;
 }
 
+namespace {
+
+// Numbers of the frames that a step reads at most.
+size_t most_features(const RunnerLimits& limits) {
+  return static_cast<size_t>(limits.max_tokens * limits.source_features);
+}
+
+}  // namespace
+
 StepBuffers take_step_buffers(const StepLayout& layout, const RunnerLimits& limits, Arena& arena) {
   StepBuffers buffers;
   buffers.inputs = arena.take_array<char>("inputs", layout.size);
   buffers.table = arena.take_array<int32_t>(
       "block_tables", static_cast<size_t>(limits.max_sequences * layout.table_stride));
+  if (limits.source_features > 0) {
+    buffers.features = arena.take_array<float>("audio_features", most_features(limits));
+  }
   return buffers;
 }
 
@@ -58,7 +69,11 @@ StepInputs::StepInputs(const RunnerLimits& limits, const StepLayout& layout,
       buffers_(buffers),
       ring_(ring),
       row_uploads_(device.make_upload_buffer(buffers.inputs + layout.hidden_rows,
-                                             layout.ids - layout.hidden_rows)) {}
+                                             layout.ids - layout.hidden_rows)),
+      feature_uploads_(buffers.features == nullptr
+                           ? nullptr
+                           : device.make_upload_buffer(buffers.features,
+                                                       most_features(limits) * sizeof(float))) {}
 
 TokenBatch StepInputs::write(const Step& step, std::span<const int32_t> row_of_slot) {
   const auto num_sequences = static_cast<int64_t>(step.sequences.size());
@@ -109,6 +124,7 @@ TokenBatch StepInputs::write(const Step& step, std::span<const int32_t> row_of_s
     if (i < limits_.max_sequences) kv_lens[i] = 0;
   }
   if (limits_.max_source > 0) write_sources(step);
+  if (feature_uploads_ != nullptr && !step.sources.empty()) send_features(step);
   bytes_ = layout_.pages + static_cast<size_t>(page) * sizeof(int32_t);
   TokenBatch batch = bounds(step.num_tokens, num_sequences, longest);
   batch.batch.counts = nullptr;
@@ -134,8 +150,6 @@ void StepInputs::write_sources(const Step& step) {
       const auto stride = static_cast<int32_t>(kAudioStride);
       numbers(layout_.frame_cu_seqlens)[i] = stride * token;
       numbers(layout_.frame_cu_seqlens)[i + 1] = stride * (token + static_cast<int32_t>(length));
-      std::ranges::copy(source.features, at<float>(host_, layout_.source_features) +
-                                             token * limits_.source_features);
     }
     write_pages(layout_.source_table, i, source.pages);
     token += static_cast<int32_t>(length);
@@ -157,14 +171,20 @@ void StepInputs::write_sources(const Step& step) {
   }
 }
 
+void StepInputs::send_features(const Step& step) {
+  auto* const begin = static_cast<float*>(feature_uploads_->acquire());
+  float* end = begin;
+  for (const SourceSlice& source : step.sources) end = std::ranges::copy(source.features, end).out;
+  feature_uploads_->send(static_cast<size_t>(end - begin) * sizeof(float));
+}
+
 TokenBatch StepInputs::sources() const {
   TokenBatch batch;
   batch.batch = sources_;
   batch.ids = device_ids(layout_.source_ids);
   if (const int64_t features = limits_.source_features; features > 0) {
-    auto* const data = at<float>(buffers_.inputs, layout_.source_features);
-    batch.features = TensorView(data, DType::kFloat32, kAudioStride * sources_.num_tokens,
-                                features / kAudioStride);
+    batch.features = TensorView(buffers_.features, DType::kFloat32,
+                                kAudioStride * sources_.num_tokens, features / kAudioStride);
     batch.frame_cu_seqlens = device_ids(layout_.frame_cu_seqlens);
   }
   return batch;

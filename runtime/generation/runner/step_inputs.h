@@ -36,7 +36,6 @@ struct StepLayout {
   size_t source_counts;      // [2] {T, B} of the sources that are read
   size_t source_cu_seqlens;  // [max_sequences + 1]
   size_t source_ids;         // [max_tokens]
-  size_t source_features;    // [max_tokens, RunnerLimits::source_features] float, of audio
   size_t frame_cu_seqlens;   // [max_sequences + 1] of audio
   size_t source_lens;        // [max_sequences] tokens of those that are read
   size_t source_table;       // [max_sequences, source_stride] and their pages
@@ -57,6 +56,9 @@ struct RowInputs {
 struct StepBuffers {
   char* inputs = nullptr;    // [StepLayout::size]
   int32_t* table = nullptr;  // [max_sequences, table_stride]
+  /// [max_tokens, RunnerLimits::source_features] of audio. They are much larger than all else, and
+  /// few steps have any, so that they have a transfer of their own.
+  float* features = nullptr;
 };
 StepBuffers take_step_buffers(const StepLayout& layout, const RunnerLimits& limits, Arena& arena);
 
@@ -108,6 +110,8 @@ class StepInputs {
     return {at<int32_t>(base, layout_.hidden_rows), at<SamplingRow>(base, layout_.settings)};
   }
   void write_sources(const Step& step);
+  /// Transfers the features of the step's sources, which are of audio.
+  void send_features(const Step& step);
   int32_t* device_ids(size_t offset) const { return at<int32_t>(buffers_.inputs, offset); }
 
   const RunnerLimits limits_;
@@ -115,9 +119,10 @@ class StepInputs {
   const StepBuffers buffers_;
   HostDeviceRing& ring_;
   const std::unique_ptr<UploadBuffer> row_uploads_;
-  char* host_ = nullptr;      // the step that is being written
-  size_t bytes_ = 0;          // size of what is written of it
-  int64_t max_kv_len_ = 0;    // the longest sequence of it, in keys
+  const std::unique_ptr<UploadBuffer> feature_uploads_;  // or null
+  char* host_ = nullptr;                                 // the step that is being written
+  size_t bytes_ = 0;                                     // size of what is written of it
+  int64_t max_kv_len_ = 0;                               // the longest sequence of it, in keys
   int64_t num_single_ = 0;    // sequences at the front that have one new token
   BatchView sources_;         // the sources of it
   int64_t max_attended_ = 0;  // tokens of the longest source that a sequence of it attends to

@@ -11,10 +11,12 @@
 
 namespace packhorse {
 
-/// The content of page `to` becomes that of page `from`, in all layers.
+/// The first `tokens` tokens of page `to` become those of page `from`, in all layers; what the
+/// others hold is not read any more.
 struct PageCopy {
   int32_t from = 0;
   int32_t to = 0;
+  int64_t tokens = 0;
 };
 
 /// Choice of the token after the last one of a SequenceSlice.
@@ -42,6 +44,15 @@ struct StepSampler {
   bool restart = true;
   /// Allowed tokens: bit t % 32 of word t / 32. Empty: all. At least one is allowed.
   std::span<const uint32_t> mask;
+};
+
+/// Weights of cross attention that are wanted of a sequence's rows.
+struct SliceAlignment {
+  std::span<const AttentionHead> heads;
+  int64_t rows = 0;           // the first ones of SequenceSlice::ids; 0: none are wanted
+  int64_t source_tokens = 0;  // over so many tokens of the source, the first ones
+  float* out = nullptr;       // row r of head h: [source_tokens] at (h * row_stride + r) of these
+  int64_t row_stride = 0;     // rows from head to head
 };
 
 /// The tokens that one sequence has in a step, and where results go (host memory). What is read is
@@ -76,6 +87,11 @@ struct SequenceSlice {
   std::span<const int32_t> targets;
   std::span<float> target_logprobs;    // [targets.size()]
   std::span<TokenLogprob> target_top;  // [targets.size(), Sampling::prompt_logprobs]
+  /// Tokens among which prompt log-probabilities are, as StepSampler::mask; empty: all.
+  std::span<const uint32_t> target_mask;
+
+  /// Written before StepRunner::launch returns.
+  SliceAlignment alignment = {};
 };
 
 /// A source, which the encoder reads whole. Its keys and values for cross attention go to `pages`:
@@ -105,6 +121,8 @@ struct RunnerLimits {
   int64_t max_chunk = 0;      // tokens of prompts beside sequences that go on; 0: no such limit
   int64_t max_source = 0;     // tokens of a source; 0: there is no encoder
   int64_t source_vocab_size = 0;
+  int64_t cross_layers = 0;     // layers with cross attention; 0: there is no encoder
+  int64_t cross_heads = 0;      // heads of each
   int64_t source_features = 0;  // numbers of each token of a source of audio; 0: sources are ids
   int64_t max_chosen() const { return max_sequences + max_drafts; }  // tokens of a step
 };

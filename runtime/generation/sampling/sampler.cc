@@ -145,6 +145,7 @@ void Sampler::add_targets(const SequenceSlice& sequence, int32_t first_row) {
     Row& row = rows_.emplace_back();
     row.hidden_row = first_row + static_cast<int32_t>(i);
     row.forced = sequence.targets[i];
+    row.mask = sequence.target_mask;
     row.target = {.wants_logprob = true,
                   .chosen = nullptr,
                   .target_logprob = &sequence.target_logprobs[i],
@@ -158,7 +159,7 @@ void Sampler::write_rows() {
 }
 
 SamplingRow Sampler::settings_of(const Row& row) const {
-  if (row.sampler == nullptr) return {.forced = row.forced};
+  if (row.sampler == nullptr) return {.forced = row.forced, .filtered = !row.mask.empty()};
   const StepSampler& sampler = *row.sampler;
   const Sampling& sampling = *sampler.sampling;
   return {.temperature = sampling.temperature,
@@ -179,7 +180,7 @@ SamplingRow Sampler::settings_of(const Row& row) const {
 
 void Sampler::add_restrictions(const Row& row, SamplingRow& settings) {
   settings.bias_begin = settings.bias_end = settings.boost_end = num_biases_;
-  if (row.sampler == nullptr) return;
+  if (row.sampler == nullptr) return add_target_mask(row, settings);
   const StepSampler& sampler = *row.sampler;
   std::span<const TokenBias> biases = sampler.sampling->logit_bias;
   if (sampler.rules != nullptr) {
@@ -215,11 +216,24 @@ void Sampler::add_restrictions(const Row& row, SamplingRow& settings) {
   }
 }
 
+// Rows of one prompt share a mask.
+void Sampler::add_target_mask(const Row& row, SamplingRow& settings) {
+  if (row.mask.empty()) return;
+  if (masks_ == nullptr) masks_ = static_cast<uint32_t*>(mask_uploads_->acquire());
+  if (row.mask.data() != target_mask_) {
+    target_mask_ = row.mask.data();
+    const auto words = static_cast<size_t>(shape_.mask_words());
+    std::ranges::copy(row.mask, masks_ + static_cast<size_t>(num_masks_++) * words);
+  }
+  settings.mask = num_masks_ - 1;
+}
+
 Sampler::Chunk Sampler::write(std::span<const Row> rows, const RowInputs& to) {
   Chunk chunk = {.num_rows = rows.size(), .num_top = 0, .wants_logprobs = false};
   bias_tokens_ = nullptr;
   biases_ = nullptr;
   masks_ = nullptr;
+  target_mask_ = nullptr;
   num_biases_ = 0;
   num_masks_ = 0;
   for (size_t i = 0; i < rows.size(); ++i) {

@@ -111,6 +111,7 @@ class Sampler {
     const StepSampler* sampler = nullptr;  // while the step is launched; null: a row of a prompt
     int64_t draw = 0;                      // SamplingRow::draw
     int32_t forced = -1;                   // SamplingRow::forced
+    std::span<const uint32_t> mask;        // SequenceSlice::target_mask of a prompt's row
     Target target;
   };
   // Rows that are computed together, and whose results come together.
@@ -131,6 +132,7 @@ class Sampler {
   SamplingRow settings_of(const Row& row) const;
   /// Writes biases, boosts and the mask of a row behind those before, and where they lie.
   void add_restrictions(const Row& row, SamplingRow& settings);
+  void add_target_mask(const Row& row, SamplingRow& settings);
   Chunk write(std::span<const Row> rows, const RowInputs& to);
   void compute(const Chunk& chunk, const TensorView& hidden);
   SampleArgs sample_args(const Chunk& chunk, int64_t num_rows) const;
@@ -155,6 +157,7 @@ class Sampler {
   int32_t* bias_tokens_ = nullptr;
   float* biases_ = nullptr;
   uint32_t* masks_ = nullptr;
+  const uint32_t* target_mask_ = nullptr;  // the last mask of a prompt's rows
   int32_t num_biases_ = 0;
   int32_t num_masks_ = 0;
   RuleEffects effects_;  // effects of rules on the row that is written

@@ -78,6 +78,23 @@ void check_speech(const Sampling& sampling, const RunnerLimits& limits) {
          rules.max_initial.value_or(0), "0 or more");
 }
 
+void check_alignment(const Sampling& sampling, const RunnerLimits& limits) {
+  const std::vector<AttentionHead>& heads = sampling.alignment_heads;
+  if (heads.empty()) return;
+  expect(limits.cross_layers > 0, "alignment_heads", "given",
+         "none in a model without cross attention");
+  expect(std::ssize(heads) <= limits.cross_layers * limits.cross_heads,
+         "the number of alignment_heads", heads.size(),
+         concat("at most the ", limits.cross_layers * limits.cross_heads, " heads of the model"));
+  for (const AttentionHead& one : heads) {
+    const bool known = one.layer >= 0 && one.layer < limits.cross_layers && one.head >= 0 &&
+                       one.head < limits.cross_heads;
+    expect(known, "one of alignment_heads", concat("(", one.layer, ", ", one.head, ")"),
+           concat("a layer from 0 to ", limits.cross_layers - 1, " and a head from 0 to ",
+                  limits.cross_heads - 1));
+  }
+}
+
 void check_beams(const Sampling& sampling, const RunnerLimits& limits) {
   expect(sampling.num_beams <= limits.max_sequences, "num_beams", sampling.num_beams,
          concat("at most max_sequences ", limits.max_sequences, ", beams run at once"));
@@ -129,6 +146,7 @@ void check_sampling(const Sampling& sampling, size_t num_stop_ids, const RunnerL
     check_id("an id of allowed_ids", id, limits.vocab_size);
   check_rules(sampling, limits);
   check_speech(sampling, limits);
+  check_alignment(sampling, limits);
   for (const int32_t id : sampling.stop_ids) check_id("an id of stop_ids", id, limits.vocab_size);
   if (sampling.deadline_s) {
     expect(*sampling.deadline_s > 0, "deadline_s", *sampling.deadline_s, "above 0 seconds");

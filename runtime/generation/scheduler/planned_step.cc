@@ -19,6 +19,18 @@ void use_drafts(Speculation& speculation, SequenceSlice& step) {
   step.top = std::span(speculation.top).first(rows * speculation.num_top);
 }
 
+// Asks for the weights of the rows of the prompt that the step has, from token `position` on.
+void add_alignment(Job& job, int64_t position, SequenceSlice& step) {
+  const int64_t rows = std::min(std::ssize(step.ids), job.prompt_tokens - position);
+  if (rows <= 0) return;
+  const int64_t source = job.alignment.source_tokens;
+  step.alignment = {.heads = job.sampling.alignment_heads,
+                    .rows = rows,
+                    .source_tokens = source,
+                    .out = job.alignment.values.data() + position * source,
+                    .row_stride = job.prompt_tokens};
+}
+
 void build(const PlannedStep::Part& part, SequenceSlice& step) {
   Sequence& sequence = *part.sequence;
   Job& job = *sequence.job;
@@ -36,6 +48,8 @@ void build(const PlannedStep::Part& part, SequenceSlice& step) {
   step.targets = {};
   step.target_logprobs = {};
   step.target_top = {};
+  step.target_mask = {};
+  step.alignment = {};
   step.pending = sequence.pending > 0;
   step.drafts = part.drafts;
   // A pending token is the only one of its sequence.
@@ -62,7 +76,9 @@ void build(const PlannedStep::Part& part, SequenceSlice& step) {
   step.pages = std::span(sequence.pages).first(static_cast<size_t>(pages_of(step.kv_len())));
   step.source_pages = job.source_pages;
   step.source_tokens = std::ssize(job.source);
-  if (sequence.index > 0 || !job.must_score()) return;
+  if (sequence.index > 0) return;
+  if (job.must_align()) add_alignment(job, sequence.computed, step);
+  if (!job.must_score()) return;
   // A step in flight may have what is left of them.
   if (sequence.computed >= job.prompt_tokens - 1) return;
   const auto rows = static_cast<size_t>(job.prompt_tokens - 1) - position;
@@ -70,6 +86,7 @@ void build(const PlannedStep::Part& part, SequenceSlice& step) {
   step.targets = tokens.subspan(position + 1, std::min(count, rows));
   step.target_logprobs =
       std::span(job.prompt_logprobs.logprobs).subspan(position, step.targets.size());
+  if (job.sampling.filtered_logprobs) step.target_mask = job.allowed_words;
   step.target_top =
       std::span(job.prompt_logprobs.top).subspan(position * num_top, step.targets.size() * num_top);
 }

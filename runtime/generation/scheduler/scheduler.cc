@@ -181,8 +181,9 @@ bool Scheduler::start_source(Job& job, int64_t spare) {
   if (!pages_.start_source(job, spare)) return false;
   const auto tokens = std::ssize(job.source);
   // A source is read whole. The first of a step may have more tokens than the budget has left,
-  // since the encoder has room of its own for them.
-  const bool fits = source_tokens_ == 0 || tokens < budget_;
+  // since the encoder has room of its own for them; so may windows of audio, each of which is more
+  // than a budget.
+  const bool fits = source_tokens_ == 0 || tokens < budget_ || job.features != nullptr;
   if (!job.source_published && (!fits || source_tokens_ + tokens > limits_.max_tokens)) {
     pages_.release_source(job);
     return false;
@@ -216,7 +217,7 @@ bool Scheduler::start(Sequence& sequence) {
     (job.reads_source ? stats_.computed_tokens : stats_.prefix_hit_tokens) += tokens;
     if (job.reads_source) {
       source_tokens_ += tokens;
-      budget_ = std::max<int64_t>(1, budget_ - tokens);
+      if (job.features == nullptr) budget_ = std::max<int64_t>(1, budget_ - tokens);
     }
   }
   if (sequence.index == 0 && !job.started) {
@@ -294,6 +295,9 @@ const PlannedStep& Scheduler::commit() {
     if (part.drafts > 0) sequence.speculation->in_flight = false;
     if (sequence.index == 0 && job.must_score()) {
       job.scored = std::max(job.scored, std::min(sequence.committed, job.prompt_tokens - 1));
+    }
+    if (sequence.index == 0 && job.must_align()) {
+      job.aligned = std::max(job.aligned, std::min(sequence.committed, job.prompt_tokens));
     }
   }
   return plan;

@@ -153,9 +153,10 @@ void SequencePages::release_source(Job& job) {
 bool SequencePages::start(Sequence& sequence, int64_t spare) {
   const Job& job = *sequence.job;
   // The last token is always computed: the next one comes from it. So are all whose
-  // log-probabilities are wanted and have not come.
+  // log-probabilities or weights over the source are wanted and have not come.
   int64_t most = sequence.size() - 1;
   if (sequence.index == 0 && job.must_score()) most = std::min(most, job.scored);
+  if (sequence.index == 0 && job.must_align()) most = std::min(most, job.aligned);
   PagePool::Block before = root_of(job);
   int64_t found = 0;
   for (; (found + 1) * kPageTokens <= most; ++found) {
@@ -197,7 +198,7 @@ bool SequencePages::extend(std::span<Sequence* const> unit, std::vector<PageCopy
       sequence->pages.push_back(pool_.allocate());
     } else if (pool_.holders(page) > 1) {
       sequence->pages.back() = pool_.allocate();
-      copies.push_back({page, sequence->pages.back()});
+      copies.push_back({page, sequence->pages.back(), sequence->computed % kPageTokens});
       pool_.release(page);
     }
   }

@@ -25,6 +25,16 @@ struct DeviceTokens {
   std::span<const int32_t> prediction_rows = {};  // [M], in host memory
 };
 
+/// A borrowed view of one batch of images, whose patches lie in device memory. Arrays are as in
+/// PackedPatches.
+struct DevicePatches {
+  const void* features = nullptr;       // [num_patches, columns], on the device
+  DType dtype = DType::kFloat32;        // features may be float16 or bfloat16, too
+  int64_t num_patches = 0;              // P
+  int64_t columns = 0;                  // k
+  std::span<const int32_t> grids = {};  // [B, 2], in host memory
+};
+
 /// A result in device memory. Another run may use the memory only after the last DeviceArray of
 /// this run is destroyed, and after the work that streams passed to `make_ready_on` had been asked
 /// for by then. Methods may be called from any thread.

@@ -94,6 +94,12 @@ struct PromptLogprobs {
   std::vector<TokenLogprob> top;  // [P - 1, Sampling::prompt_logprobs] most probable first
 };
 
+/// Weights of cross attention of a prompt of P tokens over S tokens of its source.
+struct AlignmentWeights {
+  std::vector<float> values;  // [Sampling::alignment_heads, P, S]; the S of a token add up to 1
+  int64_t source_tokens = 0;  // S
+};
+
 struct GenerationUsage {
   int64_t prompt_tokens = 0;
   int64_t cached_prompt_tokens = 0;  // taken from the cache by the first sequence
@@ -136,6 +142,9 @@ class PACKHORSE_API GenerationRequest {
   virtual GeneratedSequence result(size_t sequence = 0) const = 0;
   /// Complete when the first sequence has a token; empty where they were not asked for.
   virtual PromptLogprobs prompt_logprobs() const = 0;
+  /// Complete when the first sequence has a token or has ended as it should; empty where no weights
+  /// were asked for.
+  virtual AlignmentWeights alignment() const = 0;
   virtual GenerationUsage usage() const = 0;
 };
 

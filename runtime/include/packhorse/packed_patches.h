@@ -43,6 +43,11 @@ inline int64_t tokens_of(int32_t rows, int32_t columns, int64_t prefix) {
   return patches > 0 ? prefix + patches : 0;
 }
 
+/// Checks the grids of a batch of `num_patches` patches of `columns` elements. Throws as `check`
+/// does.
+PACKHORSE_API void check_grids(std::span<const int32_t> grids, int64_t num_patches, int64_t columns,
+                               const PatchLimits& limits);
+
 /// Checks a whole batch, but not the elements of patches. Throws InvalidArgument naming the array,
 /// the index, what was found and what was expected.
 PACKHORSE_API void check(const PackedPatches& batch, const PatchLimits& limits);

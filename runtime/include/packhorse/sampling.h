@@ -61,6 +61,12 @@ struct TimestampRules {
   std::optional<int64_t> max_initial;  // steps of time up to which the first token may go
 };
 
+/// A head of cross attention: its layer, and its number in it.
+struct AttentionHead {
+  int32_t layer = 0;
+  int32_t head = 0;
+};
+
 /// Largest Sampling::cache_salt.
 inline constexpr int64_t kMostCacheSalt = int64_t{1} << 29;
 
@@ -120,8 +126,17 @@ struct Sampling {
   /// model's own distribution: before penalties, masks and temperature. Without a value: none.
   std::optional<int64_t> logprobs;
   /// Log-probabilities of the prompt's tokens, as `logprobs` says, each after those before it; the
-  /// first has none. Such a prompt is computed whole, whatever the prefix cache holds of it.
+  /// first has none. Such a prompt is computed whole, whatever the prefix cache holds of it. With
+  /// filtered_logprobs they are those among allowed_ids.
   std::optional<int64_t> prompt_logprobs;
+
+  /// Heads whose weights over the source are wanted for each of the prompt's tokens, in a model
+  /// with cross attention (GenerationRequest::alignment). Such a prompt is computed whole, as for
+  /// prompt_logprobs. Empty: none.
+  std::vector<AttentionHead> alignment_heads;
+  /// Tokens of the source, the first ones, over which those weights add up to 1. Without a value:
+  /// all.
+  std::optional<int64_t> alignment_source;
 
   /// Tokens that are drafted for each sequence in a step at most, up to
   /// GenerationOptions::draft_tokens, which holds without a value; 0: none. The text does not

@@ -106,12 +106,23 @@ class PACKHORSE_API Session {
   /// the model puts before the patches of an image, too. Throws as the other `run`.
   virtual void run(const PackedPatches& batch, const RunOutputs& outputs) = 0;
 
+  /// Runs one batch of images whose patches lie on the device, complete on `stream`, or on the
+  /// session's own stream if that is 0. Throws as the other `run`, and InvalidArgument on the CPU.
+  virtual void run(const DevicePatches& batch, const RunOutputs& outputs,
+                   StreamHandle stream = 0) = 0;
+
   /// Runs one batch and leaves the results on the device; the host does not wait. The run starts
   /// after all work that `stream` has been asked for so far, and work that `stream` is asked for
   /// from now on starts after the run. Throws as `run` does, RuntimeError if no output slot is
   /// free, and InvalidArgument on the CPU.
   virtual DeviceOutputs run_on_device(const PackedTokens& batch, const DeviceOutputSet& wanted,
                                       StreamHandle stream = 0) = 0;
+  virtual DeviceOutputs run_on_device(const PackedPatches& batch, const DeviceOutputSet& wanted,
+                                      StreamHandle stream = 0) = 0;
+  /// Counterpart of `run` of DevicePatches. `owner`: as below.
+  virtual DeviceOutputs run_on_device(const DevicePatches& batch, const DeviceOutputSet& wanted,
+                                      StreamHandle stream = 0,
+                                      std::shared_ptr<const void> owner = nullptr) = 0;
   /// Runs a batch that lies on the device. The host sees only shapes, so the device checks the
   /// contents. If they are wrong, it clamps them, and `read` and `check` of the results throw.
   ///

@@ -92,7 +92,10 @@ CrossAttentionWeights build_cross_attention(const StackLoad& load, const CrossAt
                                  whole(hidden),
                                  packer.width(hidden)},
                                 format);
-  weights.key_value = packer.linear(key_value_layout(load, spec, name), format);
+  // Keys and values of a source are computed for all its tokens at once.
+  LinearFormat of_source = format;
+  of_source.skinny = false;
+  weights.key_value = packer.linear(key_value_layout(load, spec, name), of_source);
   weights.output = packer.linear({name + "output",
                                   {{name + "output", whole(hidden), spec.output_bias}},
                                   packer.width(hidden),
@@ -175,6 +178,7 @@ void compute(const StackRun& run, const Block& block, const CrossAttentionWeight
   AttentionArgs args =
       attention_args(*attention_of(block.spec), weights, run.buffers.cross, run.batch);
   args.pages = run.source->keys(block.layer, {}).pages;
+  run.source->before_attention(block.layer, args);
   run.ops.attention(args);
 }
 

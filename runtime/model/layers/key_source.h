@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <span>
 
+#include "ops/args/attention.h"
 #include "ops/args/cca.h"
 
 namespace packhorse {
@@ -23,6 +24,9 @@ class KeySource {
   /// Returns the keys and values that the batch attends to in layer `layer` of the stack. `own`
   /// holds those that the layer has just computed from the batch itself.
   virtual Keys keys(size_t layer, const Keys& own) = 0;
+  /// Called with the attention that a block of layer `layer` is about to compute over these keys,
+  /// where they are those of another stack.
+  virtual void before_attention(size_t /*layer*/, const AttentionArgs& /*args*/) {}
   /// Where compressed attention keeps latents of sequences that go on in layer `layer`; none where
   /// all sequences of a batch are whole.
   virtual LatentPages latents(size_t /*layer*/) { return {}; }

@@ -35,8 +35,10 @@ std::vector<TensorView> take_rotations(const StackSpec& spec, int64_t tokens, co
                                        Arena& arena) {
   std::vector<TensorView> result;
   for (size_t i = 0; i < spec.ropes.size(); ++i) {
+    const RopeSpec& rope = spec.ropes[i];
     result.push_back(arena.take_matrix(prefix(spec, i) + "rotation", tokens,
-                                       ops.rotation_columns(spec.ropes[i].dims), DType::kFloat32));
+                                       ops.rotation_columns(rope.dims, rope.grid),
+                                       DType::kFloat32));
   }
   return result;
 }

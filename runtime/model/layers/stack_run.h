@@ -40,6 +40,7 @@ struct StackRun {
     args.rotation = rows(buffers.rotations[*attention.rope]);
     args.frequencies = weights.rope_frequencies[*attention.rope];
     args.dims = static_cast<int32_t>(spec.ropes[*attention.rope].dims);
+    if constexpr (requires { args.grid; }) args.grid = spec.ropes[*attention.rope].grid;
   }
   Block block(size_t layer, size_t index) const {
     const LayerSpec& one = spec.layers[layer];

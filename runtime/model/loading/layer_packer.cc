@@ -172,7 +172,7 @@ LinearWeight LayerPacker::gathering(const std::string& name, const Spread& colum
 
 int64_t LayerPacker::width(int64_t columns) const {
   // Rows of e4m3 must have whole 16-byte chunks.
-  const int64_t float8 = precision_.layers.weight == DType::kFloat8 ? 16 : 1;
+  const int64_t float8 = precision_.has_float8() ? 16 : 1;
   return round_up(columns, std::max(float8, backend_.ops->width_multiple()));
 }
 

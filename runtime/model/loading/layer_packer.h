@@ -166,9 +166,9 @@ class LayerPacker {
     return LayerPacker(norm_, precision_, backend_, arena, reader);
   }
 
-  /// A packer into the same memory, of a stack whose norms have another form.
-  LayerPacker of_norms(const NormSpec& norm) const {
-    return LayerPacker(norm, precision_, backend_, arena_, reader_);
+  /// A packer into the same memory, of the first of two stacks, whose norms have another form.
+  LayerPacker of_source(const NormSpec& norm) const {
+    return LayerPacker(norm, precision_.of_source(), backend_, arena_, reader_);
   }
 
   /// Where a part lies in the source: the tensor and its number of rows, the part's first row, and

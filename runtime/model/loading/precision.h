@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 
 #include "ops/linear_packer.h"
@@ -16,6 +17,8 @@ struct Precision {
   LinearFormat layers;   // the dense layers of attention and of feed-forward blocks
   LinearFormat rest;     // the dense layers of stem, convolution and heads: never quantised
   LinearFormat decoder;  // the language model head: that of `layers` in a model that generates
+  /// In place of `layers` in the first of two stacks, whose products are large.
+  std::optional<LinearFormat> source = {};
   /// Spec::quantized: weights that have formats of their own
   std::map<std::string, WeightGroups> groups = {};
 
@@ -24,13 +27,23 @@ struct Precision {
   /// The dtype of the weights that are not quantised: dense layers and, where rows are decoded as
   /// they are read, the table of words.
   DType weights() const { return rest.weight; }
+  /// True where dense layers of any stack are float8.
+  bool has_float8() const {
+    return layers.weight == DType::kFloat8 || (source && source->weight == DType::kFloat8);
+  }
+  /// The precision of the first of two stacks.
+  Precision of_source() const {
+    Precision result = *this;
+    if (source) result.layers = *source;
+    return result;
+  }
 };
 
 /// The precision of a model that is loaded with `dtype`, perhaps with a language model head. Throws
 /// as LinearPacker::format does.
 inline Precision precision_of(DType dtype, bool has_lm, const LinearPacker& packer) {
   const LinearFormat format = has_lm ? packer.lm_format(dtype) : packer.format(dtype);
-  return {format, format.plain(), format.plain(), {}};
+  return {format, format.plain(), format.plain(), {}, {}};
 }
 
 }  // namespace packhorse

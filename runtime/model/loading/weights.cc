@@ -11,7 +11,7 @@ namespace {
 // routine does both, so that the memory plan cannot differ from the load.
 void build(const Spec& spec, LayerPacker packer, ModelWeights& weights) {
   if (const StackSpec* source = spec.source()) {
-    LayerPacker of_source = packer.of_norms(source->norm);
+    LayerPacker of_source = packer.of_source(source->norm);
     weights.source.emplace();
     weights.source->stem = build_stem(spec, *source, nullptr, of_source);
     weights.source->stack = build_stack(*source, of_source);

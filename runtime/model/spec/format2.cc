@@ -137,6 +137,9 @@ class StackParser {
       if (rope.grid && stack_.stem.kind != StemKind::kPatches) {
         refuse(one, "grid", "false", "without a stem of patches");
       }
+      if (rope.grid && stack_.has<CcaSpec>()) {
+        refuse(one, "grid", "false", "beside compressed attention");
+      }
     }
   }
 

@@ -37,11 +37,11 @@ AudioBuffers take_audio_buffers(const AudioWeights& weights, int64_t features, D
   }
   buffers.unfolded = arena.take_matrix("unfolded_audio", frames, weights.first.in_features, dtype);
   buffers.frames = arena.take_matrix("frames", frames, weights.first.out_features, dtype);
-  buffers.joined = arena.take_matrix("joined_frames", frames, weights.second.in_features, dtype);
+  buffers.joined =
+      arena.take_matrix("joined_frames", capacity.max_tokens, weights.second.in_features, dtype);
   const LinearArgs first = convolution(weights.first, buffers.unfolded, buffers, buffers.frames);
-  const LinearArgs second =
-      convolution(weights.second, buffers.joined.first_rows(capacity.max_tokens), buffers,
-                  buffers.frames.first_rows(capacity.max_tokens));
+  const LinearArgs second = convolution(weights.second, buffers.joined, buffers,
+                                        buffers.frames.first_rows(capacity.max_tokens));
   buffers.workspace = arena.take(
       "embedding_workspace", std::max(ops.linear_workspace(first), ops.linear_workspace(second)));
   return buffers;
@@ -69,11 +69,12 @@ void embed_audio(const AudioSpec& spec, const AudioWeights& weights, const NormW
   LinearArgs first = convolution(weights.first, unfolded, buffers, convolved);
   first.activation = spec.activation;
   ops.linear(first);
-  TensorView joined = buffers.joined.first_rows(count);
-  ops.unfold({.x = convolved, .width = width, .batch = frames, .out = joined});
-  // Every second row alone is read. Sequences have whole rows of frames, so that each begins there.
-  joined = TensorView(joined.data, joined.dtype, rows, joined.columns(),
-                      kAudioStride * joined.row_stride);
+  const TensorView joined = buffers.joined.first_rows(rows);
+  ops.unfold({.x = convolved,
+              .width = width,
+              .stride = static_cast<int32_t>(kAudioStride),
+              .batch = tokens.batch,
+              .out = joined});
   const TensorView out = hidden.first_rows(rows);
   LinearArgs second = convolution(weights.second, joined, buffers, out);
   second.activation = spec.activation;

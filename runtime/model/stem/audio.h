@@ -22,7 +22,7 @@ struct AudioBuffers {
   TensorView rounded;   // [F, features as stored], if features are not taken as they are
   TensorView unfolded;  // [F, kAudioWidth * features as stored]
   TensorView frames;    // [F, E]
-  TensorView joined;    // [F, kAudioWidth * E]
+  TensorView joined;    // [max_tokens, kAudioWidth * E]
   void* workspace = nullptr;
 };
 

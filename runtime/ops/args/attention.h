@@ -22,7 +22,7 @@ struct RotationArgs {
   const int32_t* grids = nullptr;         // [B, 2] rows and columns of cells, or null
   int64_t prefix = 0;
   BatchView batch;
-  TensorView out;  // [T, Ops::rotation_columns(dims)] float32, in the backend's own layout
+  TensorView out;  // [T, Ops::rotation_columns(dims, grid)] float32, in the backend's own layout
 };
 
 /// Prepares queries and keys for attention, in place. Each head first gets its RMS norm, if there
@@ -38,11 +38,12 @@ struct RopeArgs {
   int32_t model_dim = 0;  // the model's own size; the columns beyond it are zero and stay zero
   NormWeight q_norm;      // gamma [model_dim], or none
   NormWeight k_norm;      // gamma [model_dim], or none
-  /// RotationArgs::out, or empty if nothing is rotated; with it come the frequencies and dims that
-  /// it was made from.
+  /// RotationArgs::out, or empty if nothing is rotated; with it come the frequencies and dims, and
+  /// `grid`, that it was made from.
   TensorView rotation;
   const float* frequencies = nullptr;
   int32_t dims = 0;
+  bool grid = false;  // whether it is that of cells of a grid
   const int32_t* row_count = nullptr;
 };
 
@@ -122,6 +123,25 @@ struct AttentionArgs {
   bool rounded = false;       // whether float32 inputs may be rounded to bfloat16
   float out_scale = 0;        // if `out` is kFloat8; larger numbers are limited
   void* workspace = nullptr;  // Ops::attention_workspace bytes
+};
+
+/// The widest head of AttentionWeightsArgs.
+inline constexpr int64_t kMostWeightsColumns = 512;
+
+/// Weights by which one head of queries attends to the first `num_keys` keys of a sequence in
+/// pages: out[i, j] = softmax over j of scale * q[i] . key j, in float32. All queries see these
+/// keys. A row of `out` is one expression of its own query and of the keys.
+struct AttentionWeightsArgs {
+  TensorView q;          // [n, num_heads * head_dim]; rows may be strided
+  PagedKvCache pages;    // its values are not read
+  int64_t sequence = 0;  // row of pages.table
+  int64_t num_keys = 0;  // 1 to pages.kv_lens[sequence], which is not looked at
+  int64_t head = 0;      // one of the queries'
+  int32_t num_heads = 0;
+  int32_t num_kv_heads = 0;  // divides num_heads
+  int32_t head_dim = 0;      // as stored
+  float scale = 0;
+  TensorView out;  // [n, num_keys] float32; rows may be strided
 };
 
 /// The keys and values that attention over pages appends, where it is given k and v.

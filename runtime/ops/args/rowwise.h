@@ -36,13 +36,15 @@ struct EmbedArgs {
   TensorView out;  // [T, E]
 };
 
-/// Row t of `out` is the rows x[t - width / 2] to x[t + width / 2] one after the other, with zeros
-/// for rows outside the sequence. A dense layer over this input computes a convolution.
+/// Row t of `out` is the rows x[stride t - width / 2] to x[stride t + width / 2] one after the
+/// other, with zeros for rows outside the sequence. A dense layer over this input computes a
+/// convolution.
 struct UnfoldArgs {
-  TensorView x;       // [T, E]
-  int32_t width = 0;  // odd
-  BatchView batch;
-  TensorView out;  // [T, width * E]
+  TensorView x;        // [stride * T, E]; a sequence has `stride` rows for each row of `out`
+  int32_t width = 0;   // odd
+  int32_t stride = 1;  // rows of x from one row of `out` to the next
+  BatchView batch;     // that of `out`
+  TensorView out;      // [T, width * E]
 };
 
 /// out = norm(x + residual) + added. `residual` and `added` are optional; both and `out` may be the

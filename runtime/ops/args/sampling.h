@@ -41,7 +41,7 @@ struct SamplingRow {
   bool of_beam = false;
   /// Log probabilities, for beam search too, are those of the logits after biases, penalties,
   /// boosts and mask. Then, where `timestamps` is a token, all below it are left out as well if
-  /// they are each less likely than all others together. The CPU alone has both.
+  /// they are each less likely than all others together.
   bool filtered = false;
   int32_t timestamps = -1;
   uint64_t seed = 0;    // a number of the request

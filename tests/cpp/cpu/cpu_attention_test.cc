@@ -1,4 +1,5 @@
 // Tests attention of the CPU backend.
+#include "core/float8.h"
 #include "cpu_test.h"
 
 namespace packhorse::cpu_test {
@@ -153,6 +154,122 @@ TEST(cpu_attention_lets_nan_through_within_a_sequence) {
   Matrix qkv = Matrix::random(40, 384, DType::kFloat32, 63);
   qkv.fill_row(7, kNaN);
   for (float value : op.run(qkv, {0, 40}).values()) CHECK(std::isnan(value));
+}
+
+// Keys of a cache: rows of pages in a random order, of which one sequence has a table.
+struct WeightsCase {
+  WeightsCase(int64_t rows, int32_t heads, int32_t kv_heads, int32_t head_dim, int64_t keys,
+              DType dtype)
+      : q(Matrix::random(rows, heads * head_dim, dtype, 81)),
+        pages(Matrix::random(6 * kv_heads * kPageTokens, head_dim, dtype, 82)),
+        out(rows, keys, DType::kFloat32),
+        kv_lens{1, static_cast<int32_t>(keys)} {
+    args.q = q.view();
+    args.pages.keys = args.pages.values = pages.view();
+    args.pages.table = table.data();
+    args.pages.table_stride = 4;
+    args.pages.kv_lens = kv_lens.data();
+    args.pages.max_kv_len = keys;
+    args.sequence = 1;
+    args.num_keys = keys;
+    args.head = heads - 1;
+    args.num_heads = heads;
+    args.num_kv_heads = kv_heads;
+    args.head_dim = head_dim;
+    args.scale = 0.3f;
+    args.out = out.view();
+  }
+  // The row of a key of the last head in `pages`.
+  int64_t place(int64_t key) const {
+    const int64_t page = table[static_cast<size_t>(4 + key / kPageTokens)];
+    return (page * args.num_kv_heads + args.num_kv_heads - 1) * kPageTokens + key % kPageTokens;
+  }
+  // Weights in float64, where each row of `pages` is multiplied by its scale.
+  std::vector<double> expected(const std::vector<float>& numbers,
+                               const std::vector<float>& scales) const {
+    const std::vector<float> queries = q.values();
+    std::vector<double> result;
+    for (int64_t row = 0; row < q.rows; ++row) {
+      std::vector<double> scores;
+      double largest = -INFINITY, sum = 0;
+      for (int64_t key = 0; key < args.num_keys; ++key) {
+        double score = 0;
+        for (int64_t c = 0; c < args.head_dim; ++c) {
+          const auto at = static_cast<size_t>(row * q.columns + args.head * args.head_dim + c);
+          const auto of_key = static_cast<size_t>(place(key) * args.head_dim + c);
+          score += static_cast<double>(queries[at]) * static_cast<double>(numbers[of_key]);
+        }
+        score *= static_cast<double>(args.scale);
+        if (!scales.empty()) {
+          score *= static_cast<double>(scales[static_cast<size_t>(place(key))]);
+        }
+        scores.push_back(score);
+        largest = std::max(largest, score);
+      }
+      for (double& score : scores) sum += score = std::exp(score - largest);
+      for (const double score : scores) result.push_back(score / sum);
+    }
+    return result;
+  }
+
+  Matrix q, pages, out;
+  std::vector<int32_t> kv_lens;
+  std::vector<int32_t> table = {5, 5, 5, 5, 3, 0, 4, 2};
+  AttentionWeightsArgs args;
+};
+
+TEST(cpu_attention_weights) {
+  const auto ops = make(3);
+  for (DType dtype : dtypes()) {
+    for (const int64_t keys : {1, 17, 64, 65, 200}) {
+      WeightsCase test(19, 4, 2, 80, keys, dtype);
+      ops->attention_weights(test.args);
+      CHECK(close(test.out, test.expected(test.pages.values(), {})));
+      const Matrix together = test.out;
+      // A row has the same bits alone.
+      test.args.q = TensorView(test.q.row(11), dtype, 1, test.q.columns);
+      test.args.out = test.args.out.first_rows(1);
+      ops->attention_weights(test.args);
+      CHECK(test.out.same_rows(0, together, 11, 1));
+    }
+  }
+}
+
+TEST(cpu_attention_weights_over_float8) {
+  const auto ops = make(2);
+  WeightsCase test(3, 2, 1, 32, 130, DType::kFloat32);
+  std::vector<uint8_t> bytes;
+  std::vector<float> numbers;
+  for (const float value : test.pages.values()) {
+    bytes.push_back(float32_to_float8(100 * value));
+    numbers.push_back(float8_to_float32(bytes.back()));
+  }
+  const Matrix random = Matrix::random(6, kPageTokens, DType::kFloat32, 83, 0.01f);
+  std::vector<float> scales = random.values();
+  test.args.pages.keys = test.args.pages.values =
+      TensorView(bytes.data(), DType::kFloat8, test.pages.rows, 32);
+  test.args.pages.key_scales = test.args.pages.value_scales =
+      TensorView(scales.data(), DType::kFloat32, 6, kPageTokens);
+  ops->attention_weights(test.args);
+  CHECK(close(test.out, test.expected(numbers, scales)));
+}
+
+TEST(attention_weights_are_checked) {
+  const auto ops = make(1);
+  WeightsCase test(2, 2, 2, 16, 70, DType::kFloat32);
+  AttentionWeightsArgs args = test.args;
+  args.head = 2;
+  CHECK_THROWS_WITH(ops->attention_weights(args), "head 2, expected 0 or more, and a head below 2");
+  args = test.args;
+  args.num_keys = 0;
+  args.out = TensorView(test.out.bytes.data(), DType::kFloat32, 2, 0);
+  CHECK_THROWS_WITH(ops->attention_weights(args), "num_keys is 0, expected 1 to 70");
+  args = test.args;
+  args.head_dim = 528;
+  CHECK_THROWS_WITH(ops->attention_weights(args), "head_dim is 528, expected at most 512");
+  args = test.args;
+  args.out.dtype = DType::kBFloat16;
+  CHECK_THROWS_WITH(ops->attention_weights(args), "out");
 }
 
 TEST(pages_are_checked) {

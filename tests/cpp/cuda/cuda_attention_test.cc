@@ -105,6 +105,9 @@ TEST(attention_algorithms_are_taken_or_refused) {
                     "at most 64 columns with a disentangled term, found 72");
   CHECK_THROWS_WITH(choose(Algorithm::kHopper, true, ScoreTermKind::kBucketed, 64, false),
                     "does not take this term");
+  CHECK_THROWS_WITH(choose(Algorithm::kHopper, true, ScoreTermKind::kGrid, 64, false),
+                    "computes no term of grids; expected 'auto' or 'online'");
+  CHECK(choose(Algorithm::kAuto, true, ScoreTermKind::kGrid, 64, false) == Algorithm::kOnline);
 }
 
 TEST(attention_is_explained_by_what_runs) {

@@ -22,9 +22,10 @@ class FakeDevice final : public DeviceContext {
   std::unique_ptr<DeviceMemory> allocate(size_t) override { return nullptr; }
   void upload(void*, const void*, size_t) override {}
   void download(void*, const void*, size_t) override {}
-  void copy(void*, const void*, size_t) override {}
+  void copy(std::span<const DeviceCopy>) override {}
   size_t free_bytes() const override { return 0; }
   std::unique_ptr<UploadBuffer> make_upload_buffer(void*, size_t) override { return nullptr; }
+  std::unique_ptr<InputUpload> make_input_upload(void*, size_t) override { return nullptr; }
   std::unique_ptr<HostDeviceRing> make_ring(void*, size_t, const void*, size_t) override {
     return nullptr;
   }

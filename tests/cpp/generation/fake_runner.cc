@@ -212,7 +212,9 @@ std::function<void(int32_t)> FakeRunner::read_adapter(const WeightSource&) {
 void FakeRunner::perform(Launched& step) {
   if (std::exchange(step.done, true)) return;
   for (const PageCopy& copy : step.copies) {
-    for (int64_t i = 0; i < kPageTokens; ++i) at(copy.to, i) = at(copy.from, i);
+    for (int64_t i = 0; i < kPageTokens; ++i) {
+      at(copy.to, i) = i < copy.tokens ? at(copy.from, i) : 0xdead;
+    }
   }
   for (const Launched::Source& source : step.sources) {
     const std::vector<uint64_t> keys = FakeModel::source_keys(source.ids);

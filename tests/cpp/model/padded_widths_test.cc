@@ -72,6 +72,9 @@ class PaddedOps final : public Ops {
   void do_cast(const CastArgs& args) override { ops_->cast(args); }
   void do_append_kv_cache(const AppendKvCacheArgs& args) override { ops_->append_kv_cache(args); }
   void do_paged_attention(const AttentionArgs& args) override { ops_->attention(args); }
+  void do_attention_weights(const AttentionWeightsArgs& args) override {
+    ops_->attention_weights(args);
+  }
   void do_sample(const SampleArgs& args) override { ops_->sample(args); }
   void do_count_tokens(const CountTokensArgs& args) override { ops_->count_tokens(args); }
   void do_begin_step(const BeginStepArgs& args) override { ops_->begin_step(args); }

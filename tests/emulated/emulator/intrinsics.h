@@ -341,3 +341,12 @@ inline int __half2int_rn(__half a) { return __float2int_rn(__half2float(a)); }
 inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
   return static_cast<unsigned long long>(static_cast<unsigned __int128>(a) * b >> 64);
 }
+
+// Clusters of one block.
+inline unsigned __clusterRelativeBlockRank() { return 0; }
+inline unsigned __clusterSizeInBlocks() { return 1; }
+inline void __cluster_barrier_arrive() {}
+inline void __cluster_barrier_wait() {}
+inline void* __cluster_map_shared_rank(const void* shared, unsigned) {
+  return const_cast<void*>(shared);
+}

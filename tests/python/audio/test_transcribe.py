@@ -13,6 +13,7 @@ from packhorse import TextModel
 from packhorse.audio import AudioModel, Language, Progress, Segment, TranscribeOptions
 from packhorse_weights import inspect_checkpoint
 from reference_speech import ReferenceWhisper
+from speech_cases import sound
 
 MODEL = GOLDEN / "speech" / "whisper"
 SUPPRESSED = [*range(256)]
@@ -23,18 +24,6 @@ del SUPPRESSED[65:91], SUPPRESSED[32:40]
 def model() -> Iterator[AudioModel]:
     with AudioModel.load(MODEL, dtype="float32", kv_tokens=40_000, threads=2) as found:
         yield found
-
-
-def sound(seconds: float, seed: int) -> np.ndarray:
-    """Tones that come and go in noise, and a silence."""
-    rng = np.random.default_rng(seed)
-    time = np.arange(int(16000 * seconds)) / 16000
-    heard = rng.normal(0, 0.01, time.size)
-    for _ in range(4):
-        low, begin = rng.uniform(100, 3000), rng.uniform(0, max(0.1, seconds))
-        heard += np.sin(2 * np.pi * low * time) * (np.abs(time - begin) < 0.7)
-    heard[(time > 0.6 * seconds) & (time < 0.7 * seconds)] = 0
-    return heard.astype(np.float32)
 
 
 def whisper() -> ReferenceWhisper:

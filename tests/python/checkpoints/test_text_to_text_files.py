@@ -72,6 +72,25 @@ def test_files_that_transformers_4_wrote(tmp_path: Path) -> None:
     assert lm == {"tied": True, "scale": 32**-0.5}
 
 
+@pytest.mark.parametrize(
+    ("name", "scale", "activation"),
+    [(name, 1.0, "gelu") for name in ("bart", "mbart", "pegasus", "blenderbot", "marian")]
+    + [("m2m-100", 32**0.5, "relu")],
+)
+def test_fields_that_a_config_leaves_out(
+    name: str, scale: float, activation: str, tmp_path: Path
+) -> None:
+    """Defaults of `scale_embedding` and `activation_function` are those of transformers."""
+    folder = changed(name, tmp_path)
+    config = json.loads((folder / "config.json").read_text())
+    del config["scale_embedding"], config["activation_function"]
+    (folder / "config.json").write_text(json.dumps(config))
+    for stack in inspect_checkpoint(folder).spec["stacks"].values():
+        assert stack["stem"].get("embedding_scale", 1.0) == pytest.approx(scale)
+        blocks = [block for layer in stack["layers"] for block in layer["blocks"]]
+        assert {block.get("activation", activation) for block in blocks} == {activation}
+
+
 def test_encoders_alone(tmp_path: Path) -> None:
     """Classes that have no decoder, and folders of sentence-transformers, which leave it aside."""
     folder = changed("umt5", tmp_path, architectures=["UMT5EncoderModel"])

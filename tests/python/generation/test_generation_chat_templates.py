@@ -55,6 +55,11 @@ def test_a_template_is_chosen() -> None:
     assert several.render([USER], chat_template="{{ messages|length }}") == "1"
     with pytest.raises(ValueError, match="'rga' is neither .*: default, tool_use, rag"):
         several.render([USER], chat_template="rga")
+    two = ChatTemplates({"default": "plain", "rag": "rag"}, {})
+    with pytest.raises(ValueError, match="'rga' is neither .*: default, rag"):
+        two.render([USER], chat_template="rga")
+    alone = ChatTemplates({"default": "plain"}, {})  # has no names: a word is a template
+    assert alone.render([USER], chat_template="rga") == "rga"
 
 
 @pytest.mark.parametrize(

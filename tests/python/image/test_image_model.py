@@ -39,7 +39,7 @@ def pictures(count: int) -> list[Any]:
     return [draw.normal(size=(3, 7 * h, 7 * w)).astype(np.float32) for h, w in sizes]
 
 
-@pytest.fixture(params=["clip", "siglip"])
+@pytest.fixture(params=["chinese-clip", "clip", "siglip"])
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """A model with two towers and a tokenizer of 99 tokens at most."""
     place: Path = tmp_path / "model"

@@ -29,18 +29,24 @@ IMAGES = range(len(SIZES))
 MAX_ABS_ERROR = 5e-5
 
 
-def golden() -> dict[str, Any]:
-    with np.load(FOLDER / "golden.npz") as arrays:
+def golden(name: str = "colmodernvbert") -> dict[str, Any]:
+    with np.load(GOLDEN / name / "golden.npz") as arrays:
         return dict(arrays)
 
 
 @pytest.mark.parametrize("converted", [False, True])
-def test_vectors_and_scores_are_those_of_transformers(converted: bool, tmp_path: Path) -> None:
-    expected = golden()
-    folder = convert(FOLDER, tmp_path / "model") if converted else FOLDER
+@pytest.mark.parametrize("name", ["colmodernvbert", "colpali"])
+def test_vectors_and_scores_are_those_of_transformers(
+    name: str, converted: bool, tmp_path: Path
+) -> None:
+    expected = golden(name)
+    folder = convert(GOLDEN / name, tmp_path / "model") if converted else GOLDEN / name
     if converted:  # what is read of images lies beside
-        shutil.copy(FOLDER / "processor_config.json", folder)
-    with PageModel.load(folder, max_tokens=48) as model:
+        for settings in ("processor_config.json", "preprocessor_config.json"):
+            if (GOLDEN / name / settings).exists():
+                shutil.copy(GOLDEN / name / settings, folder)
+    backend: Any = "pil" if name == "colpali" else "torchvision"
+    with PageModel.load(folder, max_tokens=48, backend=backend) as model:
         pages = model.embed_images([image(number) for number in IMAGES])
         queries = model.embed_queries(QUERIES)
         for kind, found in (("image", pages), ("query", queries)):
@@ -119,8 +125,55 @@ def test_sessions_of_colpali() -> None:
     texts = Session.load(folder, tower="text")
     found = texts.run([expected["ids"]], "vectors", features=rows).vectors
     assert np.abs(found - expected["vectors"]).max() <= MAX_ABS_ERROR
-    with pytest.raises(ValueError, match="no settings of an image processor"):
-        PageModel.load(folder)
+
+
+def colpali(folder: Path, settings: str, **changes: Any) -> Path:
+    """A copy of ColPali's folder with fields of one of its files changed."""
+    shutil.copytree(GOLDEN / "colpali", folder)
+    path = folder / settings
+    path.write_text(
+        json.dumps({**(json.loads(path.read_text()) if path.exists() else {}), **changes})
+    )
+    return folder
+
+
+def test_questions_of_colpali_begin_once(tmp_path: Path) -> None:
+    """Questions and images have the same tokens where the tokenizer begins a text by itself."""
+    plain = GOLDEN / "colpali"
+    begins = shutil.copytree(plain, tmp_path / "model")
+    path = begins / "tokenizer.json"
+    fields = json.loads(path.read_text())
+    ids = {"<bos>": {"id": "<bos>", "ids": [2], "tokens": ["<bos>"]}}
+    around = [
+        {"SpecialToken": {"id": "<bos>", "type_id": 0}},
+        {"Sequence": {"id": "A", "type_id": 0}},
+    ]
+    fields["post_processor"] = {
+        "type": "TemplateProcessing", "single": around, "pair": around, "special_tokens": ids,
+    }  # fmt: skip
+    path.write_text(json.dumps(fields))
+    with PageModel.load(plain) as one, PageModel.load(begins) as other:
+        assert other.texts.tokenizer.encode([""], None).ids[0].tolist() == [2]
+        assert (one.embed_queries("what") == other.embed_queries("what")).all()
+        assert (one.embed_images(image(0))[0] == other.embed_images(image(0))[0]).all()
+
+
+def test_folders_of_colpali_that_are_refused(tmp_path: Path) -> None:
+    for number, (settings, changes, message) in enumerate(
+        (
+            ("preprocessor_config.json", {"image_seq_length": 9}, "is 9, but an image has 16 rows"),
+            ("preprocessor_config.json", {"size": {"shortest_edge": 28}}, "expected one"),
+            ("preprocessor_config.json", {"size": {"height": 4, "width": 28}}, "0 x 4 patches"),
+            ("processor_config.json", {"query_prefix": 7}, "query_prefix 7, expected texts"),
+            ("tokenizer_config.json", {"pad_token": 7}, "pad_token is 7, not a token"),
+        )
+    ):
+        folder = colpali(tmp_path / str(number), settings, **changes)
+        with pytest.raises(ValueError, match=message):
+            PageModel.load(folder)
+    unknown = colpali(tmp_path / "x", "preprocessor_config.json", image_processor_type="Idefics3")
+    with pytest.raises(ValueError, match="the image processor is Idefics3, expected one of"):
+        PageModel.load(unknown)
 
 
 def test_shuffled_rows() -> None:

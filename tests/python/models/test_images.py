@@ -5,14 +5,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import packhorse
 import pytest
+from dlpack_producer import Producer
 from golden_images import (
     FOLDERS,
     OUTPUTS,
+    TORCH_ERRORS,
     batch_of,
     check_empty_images,
     check_orders,
@@ -23,15 +26,14 @@ from golden_images import (
 )
 from golden_images import VISION as GOLDEN
 from packhorse import PackedPatches, Session
-from packhorse.patches import patches_of
+from packhorse.arguments import import_features
+from packhorse.patches import join, patches_of
 from packhorse_weights import convert, inspect_checkpoint
 from packhorse_weights.formats.safetensors import read_safetensors, write_safetensors
 from packhorse_weights.tensor import Tensor
 
 MAX_ABS_ERROR = 5e-5  # float32; what is found is below 2e-5
 MIN_COSINE = {"float16": 0.9999, "bfloat16": 0.999, "int8": 0.995}
-# Roots of mean squares of PyTorch's own errors.
-TORCH_ERRORS = json.loads((GOLDEN / "errors_16_bits.json").read_text(encoding="utf-8"))
 
 
 @pytest.fixture(params=FOLDERS, ids=lambda path: path.name)
@@ -70,7 +72,7 @@ def test_16_bits_are_no_worse_than_those_of_pytorch(folder: Path, dtype: Any) ->
         assert error <= 2 * TORCH_ERRORS[folder.name][dtype][name], name
 
 
-@pytest.mark.parametrize("name", ["clip", "siglip", "siglip2-naflex"])
+@pytest.mark.parametrize("name", ["chinese-clip", "clip", "siglip", "siglip2-naflex"])
 @pytest.mark.parametrize("converted", [False, True])
 def test_texts_of_two_towers(name: str, converted: bool, tmp_path: Path) -> None:
     golden = read(GOLDEN / name)
@@ -193,8 +195,11 @@ def test_requests_are_checked() -> None:
     for batch, message in wrong:
         with pytest.raises(ValueError, match=message):
             session.run(batch)
-    with pytest.raises(ValueError, match="without stream, on_device, rows"):
-        session.run(one, on_device=True)  # type: ignore[call-overload]
+    with pytest.raises(ValueError, match="go without rows= and features="):
+        session.run(one, rows=[0])
+    for options in ({"on_device": True}, {"stream": 5}):
+        with pytest.raises(ValueError, match="this session runs on cpu"):
+            session.run(one, **options)  # type: ignore[call-overload]
     with pytest.raises(ValueError, match="a batch of patches was given"):
         Session.load(GOLDEN / "clip", tower="text").run(one)
     with pytest.raises(ValueError, match="expected at least 2, the tokens of the smallest image"):
@@ -203,9 +208,41 @@ def test_requests_are_checked() -> None:
         (np.zeros(3), [(1, 1)], "features is float64\\[3\\]"),
         (np.zeros((1, 3)), [1, 1], "grids has shape"),
         (np.zeros((1, 3), int), [(1, 1)], "features is int64"),
+        (Producer(0, (1, 3), "float64"), [(1, 1)], "features is float64\\[1, 3\\] on a device"),
+        (Producer(0, (3,), "float16"), [(1, 1)], "features is float16\\[3\\] on a device"),
+        (np.zeros((1, 3)), Producer(0, (1, 2)), "grids lie on a device"),
     ):
         with pytest.raises(ValueError, match=message):
             PackedPatches(features, grids)
+    assert (session.run(one, outputs="embedding").embedding == first).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_patches_on_a_device(dtype: str) -> None:
+    """They are taken where they lie, complete on the run's stream; a session on the CPU refuses
+    them."""
+    producer = Producer(4096, (15, 147), dtype)
+    batch = PackedPatches(producer, [(3, 4), (1, 3)])
+    assert batch.on_device
+    assert batch.features is producer
+    assert (batch.num_patches, batch.num_images) == (15, 2)
+    native: Any = SimpleNamespace(device_index=0, stream=7)
+    native.wait_for = lambda _stream: None
+    for stream, expected in ((0, 7), (5, 5)):
+        view, _owner = import_features(native, batch, stream)
+        assert view == (4096, dtype, 15, 147)
+        assert producer.streams.pop() == expected
+    session = Session.load(GOLDEN / "dinov2")
+    one = batch_of(read(GOLDEN / "dinov2"))[:1]
+    first = session.run(one, outputs="embedding").embedding
+    for on_device in (None, False, True):
+        with pytest.raises(ValueError, match="features lie on a device, but this session runs on"):
+            session.run(batch, on_device=on_device)
+    with pytest.raises(ValueError, match="features lie on a device, expected host memory"):
+        join([batch])
+    native.device_index = 1
+    with pytest.raises(ValueError, match="features lies on cuda:0, expected cuda:1"):
+        import_features(native, batch, 0)
     assert (session.run(one, outputs="embedding").embedding == first).all()
 
 

@@ -235,13 +235,14 @@ def test_penalties(device: str) -> None:
     np.testing.assert_array_equal(found.tokens, [0, 2, 0])
 
 
-def test_a_mask_that_allows_nothing(device: str) -> None:
-    rows = np.ones((2, 70), np.float32)
-    allowed = np.zeros((2, 70), np.bool_)
-    allowed[1, 69] = True
+@pytest.mark.parametrize("vocab_size", [31, 32, 64, 70])
+def test_masks_that_allow_nothing_and_one_token(device: str, vocab_size: int) -> None:
+    rows = np.ones((3, vocab_size), np.float32)
+    allowed = np.zeros((3, vocab_size), np.bool_)
+    allowed[1, -1] = allowed[2, 0] = True
     for temperature in (0.0, 1.0):
         found = ops.sample(rows, temperature=temperature, allowed=allowed, device=device)
-        np.testing.assert_array_equal(found.tokens, [-1, 69])
+        np.testing.assert_array_equal(found.tokens, [-1, vocab_size - 1, 0])
 
 
 def test_ties_at_the_edge_go_to_lower_tokens(device: str) -> None:

@@ -99,6 +99,29 @@ def test_languages_and_prompts(client: Client, model: AudioModel) -> None:
     assert translated == model.transcribe(audio(), task="translate", **options).text
 
 
+def test_words(client: Client, model: AudioModel) -> None:
+    options = {"beam_size": 1, "temperature": 1.0, "seed": 7}
+    found = model.transcribe(audio(), word_timestamps=True, **options)
+    words = [
+        {"word": word.word.strip(), "start": word.start, "end": word.end}
+        for segment in found.segments
+        for word in segment.words or ()
+    ]
+    assert words
+    body, headers = form({"response_format": "verbose_json", **options}, audio())
+    for granularities in (["word"], ["word", "segment"]):
+        parts = b"".join(
+            b'--X-X\r\nContent-Disposition: form-data; name="timestamp_granularities[]"\r\n\r\n'
+            + one.encode() + b"\r\n"
+            for one in granularities
+        )  # fmt: skip
+        answer = client.post(PATH, parts + body, headers=headers).json
+        assert answer["words"] == words
+        assert ("segments" in answer) == ("segment" in granularities)
+        for segment in answer.get("segments", []):
+            assert "words" not in segment
+
+
 @pytest.mark.parametrize(
     ("fields", "file", "message"),
     [
@@ -110,7 +133,8 @@ def test_languages_and_prompts(client: Client, model: AudioModel) -> None:
         ({"stream": "maybe"}, None, "stream is 'maybe', expected true or false"),
         ({"mode": "fast"}, None, "mode is 'fast', expected 'sequential' or 'chunked'"),
         ({"vad_filter": "yes"}, None, "vad_filter is 'yes', expected true or false"),
-        ({"timestamp_granularities[]": "word"}, None, "expected segment"),
+        ({"timestamp_granularities[]": "word"}, None, "expected verbose_json"),
+        ({"timestamp_granularities": "letter"}, None, "has 'letter', expected segment or word"),
         ({"colour": "red"}, None, "'colour' is not supported"),
         ({"model": "labels"}, None, "model 'labels' is not a model of speech"),
         ({"model": "none"}, None, "there is no model 'none'"),

@@ -44,7 +44,7 @@ HEAD = b"POST /predict HTTP/1.1\r\nhost: localhost\r\n"
 GET = b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"
 CHUNKED = HEAD + b"transfer-encoding: chunked\r\n\r\n"
 TIMES: dict[str, Any] = {"receive_timeout_s": 0.2, "write_timeout_s": 0.2, "keep_alive_s": 0.3}
-LATE = 3.0  # seconds in which all of these must be over, on a machine that does other things, too
+LATE = 30.0  # seconds in which all of these must be over, on a machine that does other things, too
 
 
 @pytest.fixture(scope="module")

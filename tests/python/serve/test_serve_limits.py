@@ -125,6 +125,22 @@ def test_tasks_are_kept_by_their_size(served: tuple[Client, Any]) -> None:
     assert len(kept) == 1
 
 
+def test_a_guess_of_tokens_learns_from_those_that_were_counted(served: tuple[Client, Any]) -> None:
+    """Each request moves characters a token by 2 % of the way to its own; short ones do not."""
+    client, server = served
+    model = server.service.registry.named("bge-m3")
+    before = model._characters_per_token
+    own = 0.0
+    for _ in range(5):
+        answer = client.post("/v1/embeddings", {"model": "bge-m3", "input": "mat " * 30}).json
+        own = 120 / answer["usage"]["prompt_tokens"]
+        assert client.post("/v1/embeddings", {"model": "bge-m3", "input": "x"}).status == 200
+    expected = own + (before - own) * 0.98**5
+    assert own != pytest.approx(before, rel=0.05)
+    assert model._characters_per_token == pytest.approx(expected)
+    assert model.estimate(["x" * 90, ("x" * 50, "x" * 40)]) == (2 * (2 + int(90 / expected)), 180)
+
+
 def test_unknown_targets_leave_no_warnings(client: Client) -> None:
     body = {"inputs": "a [MASK]", "parameters": {"targets": ["zebra", "quagga"]}}
     with warnings.catch_warnings():

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from checkpoints import GOLDEN
+from packhorse import progress_bar
 from packhorse.serve.observability import log_writer
 from packhorse.serve.observability.logs import dropped_lines, log, to_stderr
 from serve_room import PACKAGES, SECONDS, serving, settings_for, wait_until
@@ -134,6 +135,33 @@ def test_a_line_for_each_model_and_the_address(
         "memory_bytes": planned,
     }
     assert told[4][1] == {"models": ["a", "b"], "address": address, "page": f"{address}/"}
+
+
+def test_a_bar_of_loading_is_not_in_the_log(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress_bar, "_LONG_S", 0.0)  # seconds until a bar is shown
+    settings = settings_for(f"a={folder}", log_level="info", log_format="json")
+    with to_stderr("info", "json"), serving(settings):
+        pass
+    lines = [json.loads(line)["message"] for line in capfd.readouterr().err.splitlines()]
+    assert lines[:3] == ["loading", "loaded", "serving"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "client"), [((), "127.0.0.1"), (("a",), "127.0.0.1"), (("b", "a"), "key 1")]
+)
+def test_clients_are_addresses_or_one_of_several_keys(
+    folder: Path, caplog: pytest.LogCaptureFixture, keys: tuple[str, ...], client: str
+) -> None:
+    with (
+        caplog.at_level(logging.INFO, "packhorse.serve"),
+        serving(settings_for(f"a={folder}", api_key=keys)) as (asks, _),
+    ):
+        asks.headers["Authorization"] = "Bearer a"
+        assert asks.get("/models").status == 200
+    told = [one.__dict__["fields"] for one in caplog.records if one.getMessage() == "request"]
+    assert [one["client"] for one in told] == [client]
 
 
 @pytest.mark.parametrize(

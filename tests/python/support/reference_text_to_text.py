@@ -35,6 +35,7 @@ class _Stack:
         self.spec = spec["stacks"][name]
         self._tensors, self._name = tensors, name
         self.pre = self.spec["norm"]["placement"] == "pre"
+        self.attended: list[Array] = []  # weights of attention, block after block
 
     def tensor(self, name: str) -> Array | None:
         return self._tensors.get(f"{self._name}.{name}")
@@ -97,7 +98,8 @@ class _Stack:
         if block.get("mask") == "causal":
             scores = np.where(np.tri(len(x), dtype=bool), scores, -np.inf)
         p = np.exp(scores - scores.max(-1, keepdims=True))
-        mixed = (p / p.sum(-1, keepdims=True)) @ v
+        self.attended.append(p / p.sum(-1, keepdims=True))
+        mixed = self.attended[-1] @ v
         return self.dense(f"{name}.output", mixed.transpose(1, 0, 2).reshape(len(x), heads * dim))
 
     def feed(self, block: Spec, name: str, x: Array) -> Array:
@@ -134,11 +136,29 @@ def hidden_of_audio(spec: Spec, tensors: Tensors, frames: Array) -> Array:
     return encoder.run(encoder.hear(frames))
 
 
+def weights_over_audio(spec: Spec, tensors: Tensors, read: Array, target: Array) -> Array:
+    """Weights of cross attention [layers, heads, len(target), len(read)] after what
+    `hidden_of_audio` gives."""
+    decoder = _Stack(spec, tensors, "decoder")
+    decoder.run(decoder.embed(decoder.tensor("embeddings.word"), target), read)
+    return np.array(decoder.attended[1::2])
+
+
 def speech_logits(spec: Spec, tensors: Tensors, read: Array, target: Array) -> Array:
     """`logits` of a model of speech, after what `hidden_of_audio` gives."""
     decoder = _Stack(spec, tensors, "decoder")
     words = decoder.tensor("embeddings.word")
     return decoder.run(decoder.embed(words, target), read) @ words.T
+
+
+def weights_over_source(spec: Spec, tensors: Tensors, source: Array, target: Array) -> Array:
+    """Weights of cross attention [layers, heads, len(target), len(source)]."""
+    encoder, decoder = (_Stack(spec, tensors, name) for name in spec["stacks"])
+    words = encoder.tensor("embeddings.word")
+    own = words if "words" in decoder.spec["stem"] else decoder.tensor("embeddings.word")
+    read = encoder.run(encoder.embed(words, source))
+    decoder.run(decoder.embed(own, target), read)
+    return np.array(decoder.attended[1::2])
 
 
 def logits(spec: Spec, tensors: Tensors, source: Array, target: Array) -> Array:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -293,3 +294,55 @@ def test_vocabulary_maps_are_refused_by_name(models: Any) -> None:
         with pytest.raises(ValueError, match="use_vmap: maps of vocabularies .* by allowed_ids"):
             call(TEXTS, use_vmap=True)
     assert len(model.translate(TEXTS)) == 3
+
+
+def test_attention(models: Any, folders: Any) -> None:
+    """Weights of the last layer beside float64; a text in parts has those of its parts."""
+    import reference_text_to_text
+    from packhorse_weights import inspect_checkpoint
+
+    model = models("marian")
+    checkpoint = inspect_checkpoint(folders("marian"))
+    tensors = {
+        ours: checkpoint.tensors[theirs].data.astype(np.float64)
+        for ours, theirs in checkpoint.names.items()
+    }
+    plain = model.translate(TEXTS, details=True, num_beams=2, n=2, max_new_tokens=9)
+    found = model.translate(
+        TEXTS, details=True, num_beams=2, n=2, max_new_tokens=9, return_attention=True
+    )
+    assert found == [
+        [replace(one, source_ids=other.source_ids) for one, other in zip(*pair, strict=True)]
+        for pair in zip(plain, found, strict=True)
+    ]
+    assert plain[0][0].attention is None
+    for one in (one for several in found for one in several):
+        target = np.array([99, *one.ids[:-1]])
+        source = np.array(one.source_ids)
+        weights = reference_text_to_text.weights_over_source(
+            checkpoint.spec, tensors, source, target
+        )
+        np.testing.assert_allclose(one.attention, weights[-1].mean(0), atol=1e-5)
+    parts = model.translate(
+        "Hello there. And more.", split="sentences", details=True, return_attention=True
+    )
+    assert parts.attention.shape == (len(parts.ids), len(parts.source_ids))
+    alone = model.translate("Hello there.", details=True, return_attention=True)
+    rows, columns = alone.attention.shape
+    np.testing.assert_array_equal(parts.attention[:rows, :columns], alone.attention)
+    assert not parts.attention[:rows, columns:].any()
+    empty = model.translate(["", TEXTS[0]], details=True, return_attention=True)
+    assert empty[0].text == ""
+    np.testing.assert_array_equal(
+        empty[1].attention, model.translate(TEXTS[0], details=True, return_attention=True).attention
+    )
+
+
+def test_attention_refusals(models: Any) -> None:
+    model = models("marian")
+    with pytest.raises(ValueError, match="without details results are texts"):
+        model.translate("hello", return_attention=True)
+    with pytest.raises(ValueError, match="expected False with stream=True"):
+        model.translate("hello", return_attention=True, stream=True)
+    with pytest.raises(ValueError, match="return_attention is 3, expected True or False"):
+        model.translate("hello", return_attention=3, details=True)

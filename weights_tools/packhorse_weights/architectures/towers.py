@@ -16,6 +16,7 @@ from packhorse_weights.tensor import Tensor, cast
 TOWERS = ("vision", "text")
 _PARTS = {
     "clip": "clip_{tower}_model",
+    "chinese_clip": "chinese_clip_{tower}_model",
     "siglip": "siglip_{tower}_model",
     "siglip2": "siglip2_{tower}_model",
     "colmodernvbert": "colmodernvbert_{tower}",

@@ -22,7 +22,7 @@ _FORM: dict[str, Schema] = {
     "hotwords": TEXT,
     "response_format": constant("json", "text", "srt", "verbose_json", "vtt"),
     "temperature": {"type": "number", "minimum": 0, "maximum": 1},
-    "timestamp_granularities[]": constant("segment"),
+    "timestamp_granularities[]": array(constant("segment", "word")),
     "stream": FLAG,
     "mode": constant("sequential", "chunked"),
     "vad_filter": FLAG,
@@ -60,8 +60,11 @@ SCHEMAS: dict[str, Schema] = {
                 "language": TEXT,
                 "duration": NUMBER,
                 "text": TEXT,
+            },
+            {
                 "segments": array(_SEGMENT),
-            }
+                "words": array(closed({"word": TEXT, "start": NUMBER, "end": NUMBER})),
+            },
         ),
     ),
     "TranscriptionEvent": one_of(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from packhorse.audio import Segment, Transcription
@@ -80,6 +80,28 @@ def _temperatures(first: float | None) -> tuple[float, ...]:
     return tuple(round(begin + _STEP * i, 6) for i in range(6) if begin + _STEP * i <= 1.0 + 1e-6)
 
 
+def _granularities(form: Form) -> tuple[str, ...]:
+    """Parts of which times are asked for."""
+    names = ("timestamp_granularities[]", "timestamp_granularities")
+    return tuple(one for name in names for one in form.texts.get(name, ()))
+
+
+def _check_granularities(form: Form, shape: str) -> None:
+    for one in _granularities(form):
+        if one not in ("segment", "word"):
+            raise ServeError(
+                "validation",
+                f"timestamp_granularities has {one!r:.40}, expected segment or word",
+                parameter="timestamp_granularities",
+            )
+    if "word" in _granularities(form) and shape != "verbose_json":
+        raise ServeError(
+            "validation",
+            f"timestamp_granularities has word with response_format {shape}, expected verbose_json",
+            parameter="timestamp_granularities",
+        )
+
+
 def _options(form: Form, task: str) -> dict[str, Any]:
     found: dict[str, Any] = {
         "task": task,
@@ -90,6 +112,8 @@ def _options(form: Form, task: str) -> dict[str, Any]:
         "mode": _one(form, "mode") or "sequential",
         "vad_filter": _flag(form, "vad_filter"),
     }
+    if "word" in _granularities(form):
+        found["word_timestamps"] = True
     for name, most in (("beam_size", 64), ("seed", (1 << 53) - 1)):
         value = _whole(form, name, 1 if name == "beam_size" else 0, most)
         if value is not None:
@@ -98,22 +122,34 @@ def _options(form: Form, task: str) -> dict[str, Any]:
 
 
 def _segment(one: Segment) -> dict[str, Any]:
-    return {**one.as_dict(), "tokens": list(one.tokens), "seek": one.seek}
+    fields = one.as_dict()
+    fields.pop("words", None)  # they stand beside the segments
+    return fields
 
 
-def _reply(found: Transcription, form: str, task: str) -> Reply:
+def _words(found: Transcription) -> list[dict[str, Any]]:
+    return [
+        {"word": word.word.strip(), "start": word.start, "end": word.end}
+        for segment in found.segments
+        for word in segment.words or ()
+    ]
+
+
+def _reply(found: Transcription, form: str, task: str, granularities: Sequence[str]) -> Reply:
     if form == "json":
         return json_reply({"text": found.text})
     if form == "verbose_json":
-        return json_reply(
-            {
-                "task": task,
-                "language": found.language,
-                "duration": found.duration,
-                "text": found.text,
-                "segments": [_segment(one) for one in found.segments],
-            }
-        )
+        fields = {
+            "task": task,
+            "language": found.language,
+            "duration": found.duration,
+            "text": found.text,
+        }
+        if "segment" in granularities or not granularities:
+            fields["segments"] = [_segment(one) for one in found.segments]
+        if "word" in granularities:
+            fields["words"] = _words(found)
+        return json_reply(fields)
     text = f"{found.text}\n" if form == "text" else render(found, form)
     kind = b"text/vtt" if form == "vtt" else b"text/plain"
     return Reply(text.encode(), content_type=kind + b"; charset=utf-8")
@@ -142,9 +178,6 @@ async def _answer(exchange: Exchange, task: str) -> Reply | EventStream:
     for name in (*form.texts, *(name for name in form.files if name != "file")):
         if name not in (*_KNOWN, *_EFFECTLESS):
             raise ServeError("unsupported", f"{name!r:.80} is not supported", parameter=name)
-    for name in ("timestamp_granularities[]", "timestamp_granularities"):
-        if any(one != "segment" for one in form.texts.get(name, ())):
-            raise ServeError("unsupported", f"{name}: expected segment", parameter=name)
     if "file" not in form.files:
         raise ServeError("validation", "there is no file", parameter="file")
     size, most = len(form.files["file"]), service.settings.max_audio_bytes
@@ -159,6 +192,7 @@ async def _answer(exchange: Exchange, task: str) -> Reply | EventStream:
             f"response_format is {shape!r:.40}, expected one of {', '.join(FORMATS)}",
             parameter="response_format",
         )
+    _check_granularities(form, shape)
     streams = _flag(form, "stream")
     options = _options(form, task)
     model = service.registry.speech(_one(form, "model"))
@@ -168,7 +202,7 @@ async def _answer(exchange: Exchange, task: str) -> Reply | EventStream:
         return EventStream(_stream(hearing), lambda: model.heard(hearing))
     waiting = asyncio.ensure_future(hearing.whole())
     try:
-        return _reply(await waiting, shape, task)
+        return _reply(await waiting, shape, task, _granularities(form))
     finally:
         model.heard(hearing)
 

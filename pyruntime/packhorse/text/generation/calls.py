@@ -171,6 +171,11 @@ class TextGeneration:
         return self._generator.run
 
     @property
+    def with_attention(self) -> Callable[..., list[list[Generation]]]:
+        """`Generator.with_attention`."""
+        return self._generator.with_attention
+
+    @property
     def stream_of(self) -> Callable[..., TextStreaming]:
         """`Generator.stream`."""
         return self._generator.stream

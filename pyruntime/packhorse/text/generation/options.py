@@ -67,6 +67,7 @@ class SummarizeCall(GenerateCall, total=False):
     """Options of `TextModel.summarize`."""
 
     split: Literal["long", "sentences", "never"] | None
+    return_attention: bool | None
 
 
 class TranslateCall(SummarizeCall, total=False):

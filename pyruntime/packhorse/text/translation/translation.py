@@ -11,10 +11,16 @@ import numpy as np
 from packhorse.generation.results import FinishReason, Generation, Usage
 from packhorse.packing import Int32Array
 from packhorse.progress_bar import Progress, reporting
+from packhorse.result import FloatArray
 from packhorse.text.checks import as_texts, check_text
 from packhorse.text.generation.calls import TextGeneration
 from packhorse.text.generation.generator import FOREVER, Prompt, TextStreaming, as_asked
-from packhorse.text.generation.options import GenerateCall, RequestOptions, check_options
+from packhorse.text.generation.options import (
+    GenerateCall,
+    RequestOptions,
+    check_flag,
+    check_options,
+)
 from packhorse.text.runner import TextRunner
 from packhorse.text.translation.sentences import CutText, cut
 from packhorse.text.translation.sources import Direction, SourceTokenizer
@@ -100,6 +106,8 @@ class TextToText:
                 "use_vmap: maps of vocabularies (vmap.txt of CTranslate2) are not read, all tokens "
                 "compete; leave it out, or name the tokens that may be chosen by allowed_ids"
             )
+        options = dict(options)
+        attends = check_flag("return_attention", options.pop("return_attention", None) or False)
         check_options(method, options, GenerateCall)
         if split not in SPLITS:
             raise ValueError(f"split {split!r:.80} is not one of {', '.join(SPLITS)}")
@@ -115,7 +123,8 @@ class TextToText:
             n,
             target_prefix,
             split,
-            dict(options),
+            options,
+            attends,
         )
 
 
@@ -134,8 +143,11 @@ class Conversion:
         target_prefix: str,
         split: Split,
         options: dict[str, Any],
+        attends: bool = False,
     ) -> None:
-        """`begin`: comes before each part of a text. `defaults`: before those of the model."""
+        """`begin`: comes before each part of a text. `defaults`: before those of the model.
+        `attends`: results tell what their tokens attend to."""
+        self._attends = attends
         self._generation, self._sources, self._direction = generation, sources, direction
         self._begin, self._split, self._prefix = begin, split, target_prefix
         self.n = n
@@ -188,6 +200,8 @@ class Conversion:
 
     def run(self, texts: str | Iterable[str], details: bool, progress: Progress | None) -> Any:
         """The texts that these become, in order; of one text, its own."""
+        if self._attends and not details:
+            raise ValueError("return_attention is True, but without details results are texts")
         chosen = as_texts(texts)
         jobs = [self.job(text, i, f"texts[{i}]") for i, text in enumerate(chosen)]
         prompts = [prompt for job in jobs for prompt in job.prompts]
@@ -195,6 +209,8 @@ class Conversion:
             found = self._generation.run(
                 prompts, self.asked, report, len(prompts), continues=bool(self._prefix)
             )
+        if self._attends:
+            found = self._generation.with_attention(prompts, found)
         results = []
         at = 0
         for job in jobs:
@@ -209,6 +225,8 @@ class Conversion:
 
     def stream(self, text: Any, timeout_s: float = FOREVER) -> PartsStreaming:
         """The pieces of one text as they come. Raises ValueError."""
+        if self._attends:
+            raise ValueError("return_attention is True, expected False with stream=True")
         if not isinstance(text, str):
             raise ValueError(f"stream=True takes one text, found {text!r:.80}")
         asked = self.request_options(1, beams=False)
@@ -258,7 +276,22 @@ def join_parts(text: CutText, made: Sequence[Generation], prefix: str = "") -> G
         prompt_logprobs=None,
         usage=usage,
         text=whole,
+        attention=_blocks([one.attention for one in made]),
+        source_ids=_all(made, "source_ids"),
     )
+
+
+def _blocks(made: Sequence[FloatArray | None]) -> FloatArray | None:
+    """Matrices of parts, each of which has rows and columns of its own, as one."""
+    parts = [one for one in made if one is not None]
+    if not parts or len(parts) < len(made):
+        return None
+    whole = np.zeros(tuple(map(sum, zip(*(one.shape for one in parts), strict=True))), np.float32)
+    row = column = 0
+    for one in parts:
+        whole[row : row + one.shape[0], column : column + one.shape[1]] = one
+        row, column = row + one.shape[0], column + one.shape[1]
+    return whole
 
 
 def _all(made: Sequence[Generation], name: str) -> list[Any] | None:

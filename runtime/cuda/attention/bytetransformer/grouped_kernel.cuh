@@ -102,8 +102,7 @@ __global__ void __launch_bounds__(kGroupedThreads)
     float tile[1][kGroupedTile / 8][4] = {};
     accumulate_scores<T, kDim, kGroupedTile, 1>(tile, queries + warp_row * kPitch<kDim>, keys);
     float (&scores)[kGroupedTile / 8][4] = tile[0];
-    finish_scores(scores, params, slab.head, s.k_length,
-                  s.k_length - s.q_length + slab.row + warp_row, key,
+    finish_scores(scores, params, slab, s.k_length - s.q_length + slab.row + warp_row, key,
                   sees_all(params, slab, kGroupedTile, key, kGroupedTile));
     const float2 maxima = row_maxima(scores);
     float2 sums = {0, 0};

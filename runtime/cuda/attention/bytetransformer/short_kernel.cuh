@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(ShortTraits<kDim, kTiles>::kThreads)
     accumulate_scores<T, kDim, kHalf, 1>(scores[t], queries + warp_row * kPitch<kDim>,
                                          stage_at(t) + side * kHalf * kPitch<kDim>);
     replace(t);
-    finish_scores(scores[t][0], params, slab.head, sequence.k_length, position, key,
+    finish_scores(scores[t][0], params, slab, position, key,
                   sees_all(params, slab, Traits::kRows, key, kHalf));
     const float2 here = row_maxima(scores[t][0]);
     maxima = {fmaxf(maxima.x, here.x), fmaxf(maxima.y, here.y)};

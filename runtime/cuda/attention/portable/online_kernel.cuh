@@ -79,8 +79,7 @@ __global__ void __launch_bounds__(OnlineTraits<kDim, kGroups>::kThreads)
     const bool all_visible = sees_all(params, slab, Traits::kRows, key, kKeys);
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
-      finish_scores(scores[g], params, slab.head, sequence.k_length, position + g * 16, key,
-                    all_visible);
+      finish_scores(scores[g], params, slab, position + g * 16, key, all_visible);
       update_softmax(scores[g], output[g], maxima[g], sums[g]);
     }
 

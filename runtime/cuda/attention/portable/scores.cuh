@@ -10,14 +10,13 @@
 #include <algorithm>
 
 #include "cuda/attention/attention.h"
+#include "cuda/attention/portable/grid_steps.cuh"
 #include "cuda/attention/portable/softmax.cuh"
 #include "cuda/attention/relative_bucket.cuh"
 #include "cuda/attention/varlen.cuh"
 #include "cuda/common/launch.cuh"
 
 namespace packhorse::cuda {
-
-inline constexpr float kLog2e = 1.4426950408889634f;
 
 /// Sequences that a kernel computes: those with `min` <= number of keys <= `max`.
 struct KeyLengths {
@@ -30,7 +29,8 @@ struct PortableParams {
   AttentionArgs args;
   KeyWindow window;
   KeyLengths lengths;
-  float out_factor = 0;  // multiplies results in e4m3: 1 / args.out_scale
+  float out_factor = 0;                // multiplies results in e4m3: 1 / args.out_scale
+  const float* grid_tables = nullptr;  // those of launch_grid_steps, for a term of grids
 
   __device__ int sequences() const {
     return args.queries.counts == nullptr ? static_cast<int>(args.queries.num_sequences)
@@ -119,14 +119,18 @@ __device__ void mask_scores(float (&scores)[kBlocks][4], KeyWindow window, int k
 }
 
 /// Turns a tile of q.k into scores: scaled, with the additive term, and masked unless
-/// `all_visible`.
+/// `all_visible`. `slab` tells the sequence and the head.
 template <int kBlocks>
-__device__ void finish_scores(float (&scores)[kBlocks][4], const PortableParams& params, int head,
-                              int k_length, int position, int key, bool all_visible) {
+__device__ void finish_scores(float (&scores)[kBlocks][4], const PortableParams& params,
+                              const QueryTile& slab, int position, int key, bool all_visible) {
   const AccumulatorPlace place;
+  const int head = slab.head;
   const ScoreTerm& term = params.args.term;
   scale_scores(scores, params.args.scale);
-  if (term.kind != ScoreTermKind::kNone) {
+  if (term.kind == ScoreTermKind::kGrid) {
+    const GridSteps grid(params.grid_tables, slab.sequence, head, params.args.num_heads);
+    add_grid_steps(scores, grid, position, key);
+  } else if (term.kind != ScoreTermKind::kNone) {
     const float slope = term.kind == ScoreTermKind::kAlibi ? term.slopes[head] * -kLog2e : 0;
 #pragma unroll
     for (int n = 0; n < kBlocks; ++n) {
@@ -142,7 +146,7 @@ __device__ void finish_scores(float (&scores)[kBlocks][4], const PortableParams&
       }
     }
   }
-  if (!all_visible) mask_scores(scores, params.window, k_length, position, key);
+  if (!all_visible) mask_scores(scores, params.window, slab.sequence.k_length, position, key);
 }
 
 /// Returns whether every query of a slab of `rows` rows sees all keys of [key, key + keys).

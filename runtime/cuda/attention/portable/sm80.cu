@@ -127,11 +127,13 @@ void prepare_attention_sm80() {
   }
 }
 
-size_t attention_sm80_workspace(int64_t num_tokens_q, int64_t max_seqlen_k, int64_t num_heads,
-                                int64_t head_dim, const PortableLimits& limits) {
-  if (!uses_grouped(max_seqlen_k, head_dim, limits)) return 0;
-  const int64_t head = grouped_head_bytes(num_tokens_q, grouped_row_keys(max_seqlen_k, limits));
-  return static_cast<size_t>(std::min(head * num_heads, std::max(head, kScoresCap)));
+size_t attention_sm80_workspace(const AttentionArgs& args, const PortableLimits& limits) {
+  const size_t tables = grid_steps_bytes(args);
+  const int64_t longest = args.keys.max_seqlen;
+  if (!uses_grouped(longest, args.head_dim, limits)) return tables;
+  const int64_t head =
+      grouped_head_bytes(args.queries.num_tokens, grouped_row_keys(longest, limits));
+  return tables + static_cast<size_t>(std::min(head * args.num_heads, std::max(head, kScoresCap)));
 }
 
 void launch_attention_sm80(const AttentionArgs& args, const KernelStream& stream,
@@ -139,12 +141,17 @@ void launch_attention_sm80(const AttentionArgs& args, const KernelStream& stream
   const int64_t tokens = args.queries.num_tokens;
   const int64_t longest = args.keys.max_seqlen;
   if (tokens == 0 || args.queries.num_sequences == 0) return;
-  const size_t workspace =
-      attention_sm80_workspace(tokens, longest, args.num_heads, args.head_dim, limits);
+  const size_t workspace = attention_sm80_workspace(args, limits);
   if (workspace > 0 && args.workspace == nullptr) {
     throw InvalidArgument(concat("attention: workspace of 0 bytes, ", workspace, " needed"));
   }
   PortableParams portable{args, key_window(args.mask), {}};
+  if (args.term.kind == ScoreTermKind::kGrid) {
+    auto* const tables = static_cast<float*>(args.workspace);
+    launch_grid_steps(args, tables, stream);
+    portable.grid_tables = tables;
+    portable.args.workspace = static_cast<unsigned char*>(args.workspace) + grid_steps_bytes(args);
+  }
   dispatch_kernel(args.q.dtype, args.head_dim, [&]<class T, int kDim>() {
     int32_t covered = -1;  // the kernels launched so far cover sequences up to this many keys
     if constexpr (kDim <= kGroupedHeadDim) {

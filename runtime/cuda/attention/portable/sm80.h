@@ -12,11 +12,10 @@ namespace packhorse::cuda {
 /// any launch.
 void prepare_attention_sm80();
 
-/// Returns how many bytes of workspace `launch_attention_sm80` needs for these bounds. Only the
-/// grouped kernels need any: scores of as many heads at once as fit 256 MiB, and of one head where
-/// a single one needs more.
-size_t attention_sm80_workspace(int64_t num_tokens_q, int64_t max_seqlen_k, int64_t num_heads,
-                                int64_t head_dim, const PortableLimits& limits = {});
+/// Returns how many bytes of workspace `launch_attention_sm80` needs for these bounds: for a term
+/// of grids, its tables resized to those of the batch; for the grouped kernels scores of as many
+/// heads at once as fit 256 MiB, and of one head where a single one needs more.
+size_t attention_sm80_workspace(const AttentionArgs& args, const PortableLimits& limits = {});
 
 /// Launches the kernels. head_dim must be a multiple of 8 up to 256, row strides multiples of 8
 /// elements, and pointers aligned to 16 bytes. The launch allocates nothing, is asynchronous on

@@ -10,6 +10,8 @@
 
 namespace packhorse::cuda {
 
+inline constexpr float kLog2e = 1.4426950408889634f;
+
 /// Returns the maxima of this thread's two rows over a tile, the same in all lanes of a quad. With
 /// kHalves = 1 the lower rows do not exist, and their maximum is -infinity.
 template <int kHalves = 2, int kBlocks>

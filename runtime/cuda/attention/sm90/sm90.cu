@@ -57,7 +57,7 @@ bool attention_sm90_supported(const AttentionArgs& p) {
   };
   return (p.q.dtype == DType::kFloat16 || p.q.dtype == DType::kBFloat16) && p.head_dim >= 8 &&
          p.head_dim <= 256 && p.head_dim % 8 == 0 && aligned(p.q) && aligned(p.k) && aligned(p.v) &&
-         aligned(p.out) &&
+         aligned(p.out) && p.term.kind != ScoreTermKind::kGrid &&
          (p.term.kind != ScoreTermKind::kBucketed ||
           (p.term.num_buckets <= 256 && p.term.max_distance <= kAttentionMaxTermDistance));
 }
@@ -65,12 +65,12 @@ bool attention_sm90_supported(const AttentionArgs& p) {
 void launch_attention_sm90(const AttentionArgs& p, int32_t* next_tile, const KernelStream& stream) {
   if (p.queries.num_tokens == 0) return;
   if (!attention_sm90_supported(p)) {
-    throw RuntimeError(
-        concat("attention on Hopper takes fp16 or bf16, a head_dim that is a "
-               "multiple of 8 up to 256, 16-byte aligned rows and a term of at most "
-               "256 buckets and a distance of ",
-               kAttentionMaxTermDistance, "; found ", name_of(p.q.dtype), ", head_dim ", p.head_dim,
-               ", ", p.term.num_buckets, " buckets, distance ", p.term.max_distance));
+    throw RuntimeError(concat(
+        "attention on Hopper takes fp16 or bf16, a head_dim that is a "
+        "multiple of 8 up to 256, 16-byte aligned rows and no term of grids or one of at most "
+        "256 buckets and a distance of ",
+        kAttentionMaxTermDistance, "; found ", name_of(p.q.dtype), ", head_dim ", p.head_dim, ", ",
+        p.term.num_buckets, " buckets, distance ", p.term.max_distance));
   }
   const HopperKernels kernels = hopper_kernels(p);
   if (kernels.warps) launch_attention_warps(p, stream);

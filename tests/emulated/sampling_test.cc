@@ -1,0 +1,129 @@
+// Tokens that are chosen after the settings have filtered the logits, against float64: bias,
+// penalty, mask, and tokens of time that together are more likely than any other.
+#include "cuda/sampling/sampling.h"
+
+#include "emulated_stream.h"
+#include "emulated_test.h"
+
+namespace packhorse::cuda {
+namespace {
+
+using namespace packhorse::emulated_test;
+
+constexpr int kTop = 4;
+
+struct Case {
+  int vocab_size;
+  int timestamps;  // first token of time, or -1
+  double raised;   // is added to logits of times
+  bool masks_times = false;
+};
+
+// Logits as the settings leave them.
+std::vector<double> filtered(const Array<float>& logits, const Array<uint32_t>& mask,
+                             const Array<int32_t>& bias_tokens, const Array<float>& biases,
+                             const SamplingRow& row, const Array<int32_t>& counts) {
+  std::vector<double> left(logits.data(), logits.data() + logits.size());
+  for (size_t i = 0; i < biases.size(); ++i) {
+    left[static_cast<size_t>(bias_tokens[i])] += static_cast<double>(biases[i]);
+  }
+  for (size_t token = 0; token < left.size(); ++token) {
+    double& one = left[token];
+    if (counts[token] != 0) {
+      const double penalty = row.repetition_penalty;
+      one = one > 0 ? one / penalty : one * penalty;
+    }
+    if ((mask[token / 32] >> token % 32 & 1) == 0) one = -INFINITY;
+  }
+  if (row.timestamps < 0) return left;
+  const auto begin = left.begin() + row.timestamps;
+  const double text = *std::max_element(left.begin(), begin);
+  double sum = 0;
+  for (auto time = begin; time != left.end(); ++time) sum += std::exp(*time);
+  if (sum > 0 && std::log(sum) > text) std::fill(left.begin(), begin, -INFINITY);
+  return left;
+}
+
+void check(const Case& of, bool beam, unsigned seed) {
+  emulated::set_seed(seed);
+  std::mt19937 random(seed);
+  const auto size = static_cast<size_t>(of.vocab_size);
+  Array<float> logits(size), given(size), biases(2), workspace(2), logprobs(1), top_logprobs(kTop);
+  fill_normal(logits, random, 2);
+  const auto begin = static_cast<size_t>(of.timestamps < 0 ? of.vocab_size : of.timestamps);
+  for (size_t i = begin; i < size; ++i) logits[i] += static_cast<float>(of.raised);
+  std::memcpy(given.data(), logits.data(), size * sizeof(float));
+  Array<uint32_t> mask((size + 31) / 32);
+  for (size_t i = 0; i < mask.size(); ++i) mask[i] = static_cast<uint32_t>(random());
+  for (size_t i = begin; i < size && of.masks_times; ++i) mask[i / 32] &= ~(1u << i % 32);
+  Array<int32_t> counts(size), bias_tokens(std::vector<int32_t>{1, of.vocab_size - 1});
+  for (size_t i = 0; i < size; ++i) counts[i] = i % 5 == 0 ? CountTokensArgs::kSeen : 0;
+  biases[0] = 3;
+  biases[1] = -0.5F;
+  Array<SamplingRow> rows(1);
+  rows[0] = SamplingRow{.repetition_penalty = 1.5F,
+                        .counts = 0,
+                        .mask = 0,
+                        .bias_end = 2,
+                        .boost_end = 2,
+                        .of_beam = beam,
+                        .filtered = true,
+                        .timestamps = of.timestamps};
+  Array<int32_t> tokens(1), top(kTop);
+  SampleArgs args;
+  args.logits = {logits.data(), DType::kFloat32, 1, of.vocab_size};
+  args.rows = rows.data();
+  args.bias_tokens = bias_tokens.data();
+  args.biases = biases.data();
+  args.num_biases = 2;
+  args.masks = mask.data();
+  args.counts = {counts.data(), DType::kInt32, 1, of.vocab_size};
+  args.wants_logprobs = true;
+  args.num_top = kTop;
+  args.tokens = tokens.data();
+  args.logprobs = logprobs.data();
+  args.top_tokens = top.data();
+  args.top_logprobs = top_logprobs.data();
+  args.workspace = workspace.data();
+  launch_sample(args, emulated_stream(1));
+
+  std::vector<double> left = filtered(given, mask, bias_tokens, biases, rows[0], counts);
+  double sum = 0;
+  for (const double one : left) sum += std::exp(one);
+  for (double& one : left) one -= std::log(sum);
+  std::vector<int32_t> order(size);
+  for (size_t i = 0; i < size; ++i) order[i] = static_cast<int32_t>(i);
+  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+    return left[static_cast<size_t>(a)] > left[static_cast<size_t>(b)];
+  });
+  for (size_t i = 0; i < kTop; ++i) {
+    const double expected = left[static_cast<size_t>(order[i])];
+    if (std::isinf(expected)) {
+      CHECK(static_cast<double>(top_logprobs[i]) == expected);
+      continue;
+    }
+    CHECK(top[i] == order[i]);
+    CHECK_WITHIN(std::abs(static_cast<double>(top_logprobs[i]) - expected), 2e-5);
+  }
+  CHECK(tokens[0] == (beam ? -1 : order[0]));
+  if (beam) return;
+  const double expected = left[static_cast<size_t>(order[0])];
+  CHECK_WITHIN(std::abs(static_cast<double>(logprobs[0]) - expected), 2e-5);
+}
+
+}  // namespace
+
+TEST(filtered_logits) {
+  for (const bool beam : {false, true}) {
+    for (unsigned seed = 0; seed < 3; ++seed) {
+      check({.vocab_size = 318, .timestamps = -1, .raised = 0}, beam, seed);
+      check({.vocab_size = 318, .timestamps = 267, .raised = 0}, beam, seed);
+      check({.vocab_size = 318, .timestamps = 267, .raised = -9}, beam, seed);
+      check({.vocab_size = 318, .timestamps = 267, .raised = 9}, beam, seed);
+      check({.vocab_size = 318, .timestamps = 267, .raised = 0, .masks_times = true}, beam, seed);
+    }
+    check({.vocab_size = 9001, .timestamps = 7500, .raised = -1}, beam, 5);
+  }
+}
+
+}  // namespace packhorse::cuda
