@@ -114,7 +114,8 @@ def test_algorithms_add_steps_in_grids(precision: Precision, algorithm: Any) -> 
     golden = read(folder)
     session = Session.load(folder, attention_algorithm=algorithm, **precision.options())
     found = session.run(batch_of(golden), outputs="hidden").hidden
-    assert cosines(found, golden["hidden"]).min() >= MIN_COSINE[precision.name]
+    error = np.sqrt(np.square(found - golden["hidden"]).mean())
+    assert error <= 2 * TORCH_ERRORS["beit"][precision.name]["hidden"]
     if torch.cuda.get_device_capability(0) == (9, 0):
         with pytest.raises(ValueError, match="'hopper' computes no term of grids; expected 'auto'"):
             Session.load(folder, attention_algorithm="hopper", **precision.options())

@@ -188,6 +188,26 @@ def test_float8_cache(precision: Precision, case: Case) -> None:
     assert correlation(rows, case) >= case.least
 
 
+def test_weights_of_cross_attention(precision: Precision, case: Case) -> None:
+    heads = [(0, 1), (1, 0)]
+    sampling = Sampling(max_new_tokens=1, alignment_heads=heads, ignore_eos=True)
+    model = WhisperForConditionalGeneration.from_pretrained(
+        case.folder, attn_implementation="eager"
+    ).eval()
+    with load(precision, case.folder) as session:
+        for frames, target in zip(case.frames, case.targets, strict=True):
+            found = run(session, target, frames, sampling)[0].alignment
+            heard, ids = torch.as_tensor(frames.T.copy()[None]), torch.as_tensor(target[None])
+            with torch.inference_mode():
+                weights = model(
+                    heard, decoder_input_ids=ids.long(), output_attentions=True
+                ).cross_attentions
+            expected = np.stack([weights[layer][0, head].numpy() for layer, head in heads])
+            assert found.shape == expected.shape
+            np.testing.assert_allclose(found.sum(-1), 1, rtol=1e-4)
+            assert np.corrcoef(found.ravel(), expected.ravel())[0, 1] >= 0.99
+
+
 @pytest.fixture(scope="module")
 def model() -> Iterator[AudioModel]:
     with AudioModel.load(MODEL, DEVICE, "float16", kv_tokens=40_000) as found:
@@ -207,6 +227,42 @@ def test_many_at_once(model: AudioModel) -> None:
             assert other.transcribe(audios[i], **options) == together[i]
     assert model.transcribe(audios[:3], **options) == together[:3]
     assert model.session.stats["pages_used"] == 0
+
+
+def test_times_of_words(model: AudioModel) -> None:
+    """Words, their times and probabilities have the bits that they have alone."""
+    audios = [sound(0.3 + 0.37 * i, i) for i in range(8)]
+    options: dict[str, Any] = {
+        "beam_size": 2, "temperature": 0.0, "max_new_tokens": 12, "word_timestamps": True,
+        "suppress_tokens": [*range(32), *range(127, 256)], "log_prob_threshold": None,
+        "no_speech_threshold": None, "compression_ratio_threshold": None,
+    }  # fmt: skip
+    together = model.transcribe(audios, **options)
+    words = [word for one in together for segment in one.segments for word in segment.words or ()]
+    assert words
+    assert all(word.start <= word.end and 0 <= word.probability <= 1 for word in words)
+    with AudioModel.load(MODEL, DEVICE, "float16", kv_tokens=8192, max_tokens=60) as other:
+        for audio, found in zip(audios, together, strict=True):
+            assert other.transcribe(audio, **options) == found
+
+
+def test_log_probabilities_among_some_tokens(precision: Precision) -> None:
+    """Those of a prompt's tokens among the first 100 of all."""
+    sampling = Sampling(
+        max_new_tokens=0, prompt_logprobs=0, filtered_logprobs=True, allowed_ids=range(100)
+    )
+    target = TARGETS[2]
+    with load(precision) as session:
+        found = session.submit_features(target, FRAMES[2], sampling).result()
+    assert found.prompt_logprobs is not None
+    expected = log_softmax(ARRAYS["logits"][-len(target) :, :100])
+    for row, (token, logprob) in enumerate(
+        zip(target[1:].tolist(), found.prompt_logprobs.logprobs, strict=True)
+    ):
+        if token < 100:
+            assert logprob == pytest.approx(expected[row, token], abs=200 * precision.epsilon)
+        else:
+            assert logprob == -np.inf
 
 
 def test_empty_and_short_audio(model: AudioModel) -> None:

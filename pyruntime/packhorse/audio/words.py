@@ -138,8 +138,9 @@ def alignment_heads(given: Any, spec: Mapping[str, Any]) -> tuple[tuple[int, int
 
 
 class Reading(NamedTuple):
-    """A pass over the text of a window, which tells when it is said. prompt: its tokens. first, end:
-    those before which the text's tokens come."""
+    """A pass over the text of a window, which tells when it is said.
+
+    prompt: its tokens. first, end: those before which the tokens of the text come."""
 
     prompt: list[int]
     sampling: Sampling

@@ -77,6 +77,7 @@ def test_threads_change_no_bits() -> None:
         (np.full(400, 1e30), {}, "expected a finite number of at most 2"),
         (np.zeros((2, 400)), {}, "expected one channel"),
         (np.zeros(400), {"num_mels": 0}, "num_mels is 0, expected 1 to 256"),
+        (np.zeros(400), {"num_mels": 257}, "num_mels is 257, expected 1 to 256"),
         (np.zeros(400), {"end": "no"}, "end is 'no', expected"),
     ],
 )

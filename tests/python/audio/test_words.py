@@ -25,7 +25,8 @@ from packhorse.audio.words import (
     split_words,
 )
 from packhorse_weights import inspect_checkpoint
-from test_transcribe import SUPPRESSED, sound
+from speech_cases import sound
+from test_transcribe import SUPPRESSED
 
 MODEL = GOLDEN / "speech" / "whisper"
 
