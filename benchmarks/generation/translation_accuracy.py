@@ -8,7 +8,7 @@ translations, token by token. Prints the mean and the largest difference, and ho
 probable token is the same.
 
 A dtype such as 4-bit/32 is a copy of the model whose dense layers are rounded to 4 bits in groups
-of 32 input features, each with a scale and a zero point, in GPTQ's format, and computed as stored.
+of 32 input features, each with a scale and a zero point, in GPTQ's format, and computed in float32.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def load(arguments: argparse.Namespace, dtype: str) -> Any:
     with tempfile.TemporaryDirectory() as root:
         to = Path(root) / "groups"
         write_in_groups(arguments.folder, to, int(dtype.partition("/")[2]))
-        return packhorse.Session.load(to, dtype="stored", **options)
+        return packhorse.Session.load(to, dtype="float32", **options)
 
 
 def main() -> None:

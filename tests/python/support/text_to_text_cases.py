@@ -13,7 +13,7 @@ from packhorse import GenerationSession
 
 Ids = npt.NDArray[np.int32]
 FOLDER = GOLDEN / "text_to_text"
-ADAPTERS = GOLDEN / "text_to_text_adapters"  # of the models of the same names
+ADAPTERS = GOLDEN / "text_to_text_adapters"  # adapters of the models of the same names
 NAMES = sorted(path.name for path in FOLDER.iterdir())
 # Ways to choose tokens.
 SETTINGS: dict[str, dict[str, Any]] = {

@@ -83,7 +83,7 @@ class _Module:
 class _Known(NamedTuple):
     """Dense layers that a stack has in each of its layers."""
 
-    begin: str  # of our names: that of the stack, where there are several
+    begin: str  # beginning of our names: the stack, where there are several
     ours: str
     theirs: str  # name in transformers, with {i} for the number
     num_layers: int
