@@ -35,7 +35,7 @@ using StackSlots = std::vector<PerTarget<LoraLayer>>;
 /// The slots of all adapters in device memory.
 struct AdapterSlots {
   StackSlots stack;
-  StackSlots source;  // of the stack that encodes sources; empty without one
+  StackSlots source;  // the stack that encodes sources; empty without one
 };
 
 /// Takes the memory of all slots from the arena. If `device` is not null, the arena carves, and the
@@ -53,10 +53,10 @@ struct Adapter {
   };
   using Stack = std::vector<PerTarget<Layer>>;
   Stack stack;
-  Stack source;  // of the stack that encodes sources; empty without one
+  Stack source;  // the stack that encodes sources; empty without one
 };
 
-/// What an adapter adds to, in one stack.
+/// The layers of one stack that an adapter adds to.
 struct AdapterUses {
   PerTarget<bool> any = {};  // in some layer
   bool up_of_all = false;    // to kUp in every layer
