@@ -113,8 +113,14 @@ def copy_package(session: nox.Session, build: str, target: str) -> Path:
 
 @own("peers", "test", "cli")
 def test_peers(session: nox.Session) -> None:
-    """Results beside those of torch, transformers and sentence-transformers."""
-    tests = ("tests/python/tools/test_examples.py", "tests/python/tools/test_coming_from.py")
+    """Results beside those of torch, transformers and sentence-transformers; Silero's network and
+    PyAV, which no other tests need."""
+    tests = (
+        "tests/python/tools/test_examples.py",
+        "tests/python/tools/test_coming_from.py",
+        "tests/python/audio/test_vad.py",
+        "tests/python/audio/test_audio_decoding.py",
+    )
     session.run("python", *PYTEST, "-W", "default", *tests)
 
 
@@ -337,6 +343,13 @@ def soak_text_to_text(session: nox.Session) -> None:
     make(session, "installed", "text", "test")
     script = "tests/soak_text_to_text.py"
     run(session, PYTHON, script, "--minutes", "15", *session.posargs)
+
+
+@here
+def soak_speech(session: nox.Session) -> None:
+    """1,000 short audios in all ways: nothing grows, and texts stay the same. [--audios N]"""
+    make(session, "installed", "text", "test")
+    run(session, PYTHON, "tests/soak_speech.py", *session.posargs)
 
 
 @here

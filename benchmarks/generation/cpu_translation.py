@@ -6,9 +6,10 @@
 Every engine is a process of its own, has its model loaded while the others have their turns, and
 computes the same sources of 4 to 120 random tokens, greedily and with 4 beams. Every translation
 has exactly --new tokens. CTranslate2 sorts the batch by length and cuts it by tokens; of its batch
-sizes and ways to spend threads the best of a first round counts. Figures are new tokens of results
-a second, medians over the rounds, and ratios medians of the ratios within each round.
---avx2 holds both engines to AVX2.
+sizes and ways to spend threads the best of a first round counts, or that of --way. Figures are new
+tokens of results a second, medians over the rounds, and ratios medians of the ratios within each
+round. --alone translates the first 4 sources one after the other. --avx2 holds both engines to
+AVX2.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ BEAMS = (1, 4)
 PAUSE = 0.05  # seconds between turns, after which threads no longer spin
 BATCH_TOKENS = (512, 1024, 2048, 4096)
 
+ALONE = 4  # sources of --alone
+
 Run = Callable[[int], int]  # beams -> new tokens of the results
+Batches = list[list[list[int]]]
 
 
 def sources() -> list[list[int]]:
@@ -40,57 +44,81 @@ def sources() -> list[list[int]]:
     return [[int(i) for i in rng.integers(100, 60000, n)] for n in rng.integers(4, 121, 32)]
 
 
-def load_packhorse(folder: Path, dtype: str, threads: int, new: int) -> Run:
+def batches(alone: bool) -> Batches:
+    return [[one] for one in sources()[:ALONE]] if alone else [sources()]
+
+
+def load_packhorse(arguments: argparse.Namespace, dtype: str) -> Run:
     import packhorse
+
+    folder = arguments.folder
 
     session = packhorse.Session.load(
         folder / "hf",
         dtype=dtype,
-        threads=threads,
+        threads=arguments.threads,
         kv_tokens=32768,
         max_sequences=128,
         prefix_cache=False,
     )
     start = json.loads((folder / "hf" / "config.json").read_text())["decoder_start_token_id"]
-    batch = sources()
+    all_batches = batches(arguments.alone)
 
     def run(beams: int) -> int:
-        sampling = packhorse.Sampling(max_new_tokens=new, num_beams=beams, ignore_eos=True)
-        results = session.generate([[start]] * len(batch), sampling, sources=batch)
+        sampling = packhorse.Sampling(
+            max_new_tokens=arguments.new, num_beams=beams, ignore_eos=True
+        )
+        results = [
+            result
+            for batch in all_batches
+            for result in session.generate([[start]] * len(batch), sampling, sources=batch)
+        ]
         return sum(len(result.ids) for result in results)
 
     return run
 
 
-def load_ctranslate2(folder: Path, dtype: str, threads: int, new: int) -> Run:
+def load_ctranslate2(arguments: argparse.Namespace, dtype: str) -> Run:
     import ctranslate2
 
+    threads, new = arguments.threads, arguments.new
+    asked = arguments.way or [None, None]
     ways = []
-    for inter in {1, threads}:
+    # One source at a time has nothing to spread over several translators, or to cut.
+    for inter in {asked[0]} if asked[0] else {1} if arguments.alone else {1, threads}:
         translator = ctranslate2.Translator(
-            str(folder / f"ct2-{dtype}"),
+            str(arguments.folder / f"ct2-{dtype}"),
             compute_type=dtype,
             inter_threads=inter,
             intra_threads=threads // inter,
         )
-        ways += [(translator, tokens) for tokens in BATCH_TOKENS]
-    batch = [[str(i) for i in source] for source in sources()]
+        sizes = (asked[1],) if asked[1] else BATCH_TOKENS[:1] if arguments.alone else BATCH_TOKENS
+        ways += [(translator, tokens) for tokens in sizes]
+    all_batches = [
+        [[str(i) for i in source] for source in batch] for batch in batches(arguments.alone)
+    ]
 
     def translate(translator: Any, tokens: int, beams: int) -> int:
-        results = translator.translate_batch(
-            batch,
-            beam_size=beams,
-            max_batch_size=tokens,
-            batch_type="tokens",
-            min_decoding_length=new,
-            max_decoding_length=new,
-        )
+        results = [
+            result
+            for batch in all_batches
+            for result in translator.translate_batch(
+                batch,
+                beam_size=beams,
+                max_batch_size=tokens,
+                batch_type="tokens",
+                min_decoding_length=new,
+                max_decoding_length=new,
+            )
+        ]
         return sum(len(result.hypotheses[0]) for result in results)
 
     best: dict[int, tuple[float, Any, int]] = {}
 
     def run(beams: int) -> int:
-        if beams not in best:
+        if beams not in best and len(ways) == 1:
+            best[beams] = 0.0, *ways[0]
+        elif beams not in best:
             for translator, tokens in ways:
                 begin = time.perf_counter()
                 translate(translator, tokens, beams)
@@ -111,7 +139,7 @@ LOADERS = {"Packhorse": load_packhorse, "CTranslate2": load_ctranslate2}
 def work(name: str, arguments: argparse.Namespace) -> None:
     """A worker: loads an engine, then takes a number of beams per line and prints a rate."""
     engine, dtype = name.split()
-    run = LOADERS[engine](arguments.folder, dtype, arguments.threads, arguments.new)
+    run = LOADERS[engine](arguments, dtype)
     print("ready", flush=True)
     for line in sys.stdin:
         begin = time.perf_counter()
@@ -129,6 +157,8 @@ class Worker:
         pythons = dict(one.split("=", 1) for one in arguments.python)
         command = [pythons.get(name.split()[0], sys.executable), __file__, str(arguments.folder)]
         command += ["--threads", threads, "--new", str(arguments.new), "--worker", name]
+        command += ["--alone"] if arguments.alone else []
+        command += ["--way", *map(str, arguments.way)] if arguments.way else []
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True
         )
@@ -196,6 +226,14 @@ def main() -> None:
     parser.add_argument("--new", type=int, default=64)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--alone", action="store_true")
+    parser.add_argument(
+        "--way",
+        nargs=2,
+        type=int,
+        metavar=("TRANSLATORS", "TOKENS"),
+        help="inter_threads and max_batch_size of CTranslate2, instead of the best",
+    )
     parser.add_argument("--avx2", action="store_true")
     parser.add_argument("--output", type=Path, help="a JSON file of all rates")
     parser.add_argument("--worker", help=argparse.SUPPRESS)

@@ -5,8 +5,12 @@ times, texts and tokens.
     python benchmarks/speech/beside_faster_whisper.py MODEL talk.wav lecture.flac ... --threads 2
 
 MODEL: a folder of CTranslate2, which both load. Seconds are those of transcription without loading;
-files go one after the other, and by Packhorse all at once besides. CPU seconds are those of the
+files go one after the other, and by Packhorse all at once besides. The batched mode of
+faster-whisper and `mode="chunked"` cut a file where nobody speaks. CPU seconds are those of the
 process, which other work on the machine hardly changes.
+
+A model of random weights (random_whisper.py) is run with --fixed N, which makes N tokens for each
+window at temperature 0, so that both do the same work.
 """
 
 from __future__ import annotations
@@ -18,6 +22,14 @@ import subprocess
 import sys
 import time
 from typing import Any
+
+ENGINES = (
+    "packhorse, all at once",
+    "packhorse",
+    "packhorse, chunked",
+    "faster-whisper",
+    "faster-whisper, batched",
+)
 
 
 def used() -> float:
@@ -68,13 +80,21 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     }
     if arguments.silence is not None:
         options["hallucination_silence_threshold"] = arguments.silence
-    if arguments.engine == "faster-whisper":
-        from faster_whisper import WhisperModel
+    if arguments.fixed is not None:
+        options |= {"temperature": 0.0, "max_new_tokens": arguments.fixed}
+        options |= {"without_timestamps": True, "condition_on_previous_text": False}
+        options |= {"log_prob_threshold": None, "no_speech_threshold": None}
+    if arguments.engine.startswith("faster-whisper"):
+        from faster_whisper import BatchedInferencePipeline, WhisperModel
 
         model: Any = WhisperModel(
             arguments.model, device="cpu", compute_type=arguments.dtype,
             cpu_threads=arguments.threads,
         )  # fmt: skip
+
+        if arguments.engine == "faster-whisper, batched":
+            model = BatchedInferencePipeline(model)
+            options["without_timestamps"] = True
 
         def transcribe() -> list[Any]:
             return [segments(model.transcribe(file, **options)[0]) for file in arguments.files]
@@ -85,8 +105,11 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
             arguments.model, dtype=arguments.dtype, threads=arguments.threads, kv_tokens=65536
         )
 
+        if arguments.engine == "packhorse, chunked":
+            options |= {"mode": "chunked", "vad_filter": True, "without_timestamps": True}
+
         def transcribe() -> list[Any]:
-            if arguments.engine == "packhorse, all at once":
+            if arguments.engine != "packhorse":
                 found = model.transcribe(arguments.files, **options)
             else:
                 found = [model.transcribe(file, **options) for file in arguments.files]
@@ -107,13 +130,14 @@ def main() -> None:
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--words", action="store_true", help="times of words, too")
     parser.add_argument("--silence", type=float, help="hallucination_silence_threshold")
-    parser.add_argument("--engine", help=argparse.SUPPRESS)
+    parser.add_argument("--fixed", type=int, metavar="N")
+    parser.add_argument("--engine", choices=ENGINES, help="runs this one, and prints its JSON")
     arguments = parser.parse_args()
     if arguments.engine is not None:
         print(json.dumps(run(arguments)))
         return
     found = {}
-    for engine in ("packhorse, all at once", "packhorse", "faster-whisper"):
+    for engine in ENGINES:
         command = [sys.executable, *sys.argv, "--engine", engine]
         output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
         found[engine] = json.loads(output.splitlines()[-1])

@@ -1,6 +1,6 @@
 """Records what the clients that people use send to a server: tests/golden/serve_requests/*.json.
 
-    python tests/golden/make_serve_requests.py
+    python tests/golden/make_serve_requests.py [openai] [cohere] [huggingface_hub]
 
 Needs the extra `serve`, and the packages openai, cohere and huggingface_hub in the same
 environment. A server with tiny models runs behind a proxy that writes requests down; each client
@@ -9,11 +9,16 @@ must understand the answers, or this fails. The tests send the requests again.
 
 from __future__ import annotations
 
+import base64
 import http.client
+import io
 import json
+import math
+import struct
 import sys
 import tempfile
 import threading
+import wave
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import version
@@ -56,8 +61,12 @@ class Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("content-length", 0)))
         headers = {name.lower(): value for name, value in self.headers.items()}
         kept = {name: headers[name] for name in KEPT if name in headers}
-        record = {"method": self.command, "path": self.path, "headers": kept}
-        self.server.requests.append(record | ({"body": json.loads(body)} if body else {}))
+        record: dict[str, Any] = {"method": self.command, "path": self.path, "headers": kept}
+        if kept.get("content-type", "").startswith("multipart/"):
+            record["form"] = base64.b64encode(body).decode()
+        elif body:
+            record["body"] = json.loads(body)
+        self.server.requests.append(record)
         connection = http.client.HTTPConnection("127.0.0.1", self.server.port)
         passed = {name: value for name, value in headers.items() if name != "host"}
         connection.request(self.command, self.path, body or None, passed)
@@ -149,6 +158,50 @@ def with_openai(address: str) -> None:
 
     with_tools(client)
     with_responses(client)
+    with_audio(client)
+
+
+def with_audio(client: Any) -> None:
+    file = ("talk.wav", talk())
+    asked = {"model": "whisper", "file": file}
+    found = client.audio.transcriptions.create(**asked)
+    assert isinstance(found.text, str)
+    for form in ("text", "srt", "vtt"):
+        assert isinstance(client.audio.transcriptions.create(response_format=form, **asked), str)
+    verbose = client.audio.transcriptions.create(
+        response_format="verbose_json",
+        timestamp_granularities=["segment"],
+        language="de",
+        prompt="ABBA",
+        temperature=0.8,
+        chunking_strategy="auto",
+        extra_body={"beam_size": 2, "hotwords": "BAB", "mode": "chunked"},
+        **asked,
+    )
+    assert (verbose.language, verbose.duration) == ("de", 0.05)
+    for segment in verbose.segments:
+        assert segment.end >= segment.start
+        assert segment.tokens
+    events = list(client.audio.transcriptions.create(stream=True, **asked))
+    assert events[-1].type == "transcript.text.done"
+    assert "".join(e.delta for e in events[:-1]) == events[-1].text
+    assert isinstance(client.audio.translations.create(**asked).text, str)
+    translated = client.audio.translations.create(
+        response_format="verbose_json", temperature=0.5, prompt="ABBA", **asked
+    )
+    assert translated.duration == 0.05
+
+
+def talk() -> bytes:
+    """A WAV file of 50 ms."""
+    samples = [int(8000 * math.sin(0.2 * i)) for i in range(800)]
+    file = io.BytesIO()
+    with wave.open(file, "wb") as target:
+        target.setnchannels(1)
+        target.setsampwidth(2)
+        target.setframerate(16000)
+        target.writeframes(struct.pack("<800h", *samples))
+    return file.getvalue()
 
 
 def with_tools(client: Any) -> None:
@@ -259,17 +312,17 @@ CLIENTS: dict[str, Callable[[str], None]] = {
 }
 
 
-def main() -> None:
+def main(arguments: list[str]) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as monkeypatch:
         serve_chance(monkeypatch, agent=agent)
         folders = make_models(Path(folder))
         chosen = ("colbert", "classifier", "reranker", "filler")
         named = [f"{name}={folders[name]}" for name in chosen]
-        with serving(settings_for(*named, "lm=chance", "agent=agent", api_key=(KEY,))) as (
-            client,
-            _,
-        ):
+        named += ["lm=chance", "agent=agent", f"whisper={HERE / 'speech' / 'whisper'}"]
+        with serving(settings_for(*named, api_key=(KEY,))) as (client, _):
             for name, use in CLIENTS.items():
+                if arguments and name not in arguments:
+                    continue
                 recorder = Recorder(client.port)
                 threading.Thread(target=recorder.serve_forever, daemon=True).start()
                 use(f"http://127.0.0.1:{recorder.server_port}")
@@ -282,4 +335,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

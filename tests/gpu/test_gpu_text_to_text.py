@@ -13,9 +13,11 @@ from checkpoints import GOLDEN
 from gpu_support import DEVICE, Precision
 from packhorse import GenerationSession, Sampling
 from text_to_text_cases import (
+    ADAPTERS,
     FOLDER,
     NAMES,
     SETTINGS,
+    AdapterGolden,
     Golden,
     log_probabilities,
     log_softmax,
@@ -149,6 +151,61 @@ def test_float8_cache(precision: Precision, name: str) -> None:
             rows = log_probabilities(together[i], count)
             np.testing.assert_array_equal(log_probabilities(alone, count), rows)
             np.testing.assert_allclose(rows, log_probabilities(plain[i], count), atol=0.5)
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in ADAPTERS.iterdir()))
+def test_adapters(kernels: str, precision: Precision, name: str) -> None:
+    """LoRA adapters of both stacks: no worse than three times what PyTorch's bfloat16 is off from
+    PEFT, and the same bits alone and beside requests of the same sources with another adapter or
+    none. One without an adapter has the bits of a session that knows none."""
+    golden = AdapterGolden(name)
+    greedy = {"max_new_tokens": 12, "ignore_eos": True, "logprobs": 0}
+    beams = {"max_new_tokens": 8, "num_beams": 3}
+
+    def asked(adapter: str | None, settings: dict[str, Any]) -> Sampling:
+        return Sampling(**settings, adapter=adapter)
+
+    with load(name, precision) as plain:
+        sources, prompts = random_texts(plain)
+        sources, prompts = sources[:5], prompts[:5]
+        expected = [
+            outcome(plain.generate(prompts, Sampling(**settings), sources=sources))
+            for settings in (greedy, beams)
+        ]
+    with load(name, precision, max_adapters=2, max_tokens=400) as session:
+        for adapter in ("one", "two"):
+            session.add_adapter(adapter, ADAPTERS / name)
+        count = session.vocab_size
+        scoring = Sampling(max_new_tokens=1, logprobs=count, prompt_logprobs=count, adapter="one")
+        scored = session.generate(golden.targets, scoring, sources=golden.sources)
+        rows = np.concatenate([log_probabilities(one, count) for one in scored])
+        error = rows - log_softmax(golden.logits.astype(np.float64))[:, :count]
+        assert np.sqrt((error**2).mean()) <= 3 * golden.bfloat16_error
+        for settings, without in zip((greedy, beams), expected, strict=True):
+            alone = {
+                adapter: [
+                    outcome(
+                        session.submit(prompt, asked(adapter, settings), source=source).result()
+                    )
+                    for source, prompt in zip(sources, prompts, strict=True)
+                ]
+                for adapter in (None, "one", "two")
+            }
+            assert alone[None] == without
+            assert alone["one"] == alone["two"]
+            assert alone["one"] != without
+            requests = [
+                (
+                    adapter,
+                    i,
+                    session.submit(prompts[i], asked(adapter, settings), source=sources[i]),
+                )
+                for i in range(len(sources))
+                for adapter in alone
+            ]
+            for adapter, i, request in requests:
+                assert outcome(request.result()) == alone[adapter][i]
+        assert session.stats["pages_used"] == 0
 
 
 @pytest.mark.parametrize("name", ["t5", "marian"])

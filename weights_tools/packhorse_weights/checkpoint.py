@@ -9,6 +9,7 @@ from os import PathLike
 from pathlib import Path
 
 from packhorse_weights.adapters.merged import merge_adapter, refuse_adapter_alone
+from packhorse_weights.adapters.peft import ADAPTER_CONFIG
 from packhorse_weights.architectures import as_encoder, find_architecture, open_clip
 from packhorse_weights.architectures.towers import check_tower, tower_part
 from packhorse_weights.classifier import (
@@ -287,6 +288,11 @@ def _open_static(root: Path, folder: Path, file: Path | None) -> Checkpoint:
 
 
 def _open_ctranslate2(path: Path) -> Checkpoint:
+    if has_file(path.parent / ADAPTER_CONFIG):
+        raise CheckpointError(
+            f"{path.parent}: an adapter beside a model of CTranslate2, whose layers have no "
+            "names of transformers: put it into the folder that the model was converted from"
+        )
     model = open_ctranslate2(path)
     return Checkpoint(
         model.spec,

@@ -9,6 +9,7 @@ _EXTRAS = {
     "cli": ("typer", "rich"),
     "hub": ("huggingface_hub",),
     "audio": ("soundfile", "soxr"),
+    "vad": ("onnxruntime",),
     "image": ("pillow",),
     "serve": ("starlette", "uvicorn", "uvloop", "httptools", "orjson", "prometheus-client"),
     "tracing": ("opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http"),

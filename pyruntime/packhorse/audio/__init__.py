@@ -13,6 +13,7 @@ from packhorse.audio.model import AudioModel
 from packhorse.audio.options import TranscribeOptions
 from packhorse.audio.results import Segment, Transcription, Word
 from packhorse.audio.transcriber import Language, Progress
+from packhorse.audio.vad import VadOptions
 
 __all__ = [
     "AudioModel",
@@ -22,6 +23,7 @@ __all__ = [
     "Segment",
     "TranscribeOptions",
     "Transcription",
+    "VadOptions",
     "Word",
     "load_audio",
     "log_mel",

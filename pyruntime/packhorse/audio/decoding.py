@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import os
+import struct
 from collections.abc import Iterable
 from itertools import chain
 from typing import Any, Union
@@ -24,6 +25,9 @@ MAX_SECONDS = 24 * 3600.0
 _BLOCK = 1 << 16  # frames that are decoded at once
 _MOST_CHANNELS = 64
 _RATES = (100, 1 << 20)  # Hz
+_LOUDEST = 2.0**31
+_UNKNOWN = 0x7FFF0000  # bytes, from which a length is that of a writer which did not know it
+_MOST_CHUNKS = 1000  # that a WAV file has before its samples
 _INTEGERS = {"i1": 128.0, "i2": 32768.0, "i4": 2147483648.0}
 
 
@@ -66,6 +70,11 @@ def _check_rate(rate: Any, what: str) -> int:
     return int(rate)
 
 
+def _check_channels(channels: int, what: str, more: str = "") -> None:
+    if not 1 <= channels <= _MOST_CHANNELS:
+        raise ValueError(f"{what} has {channels} channels, expected 1 to {_MOST_CHANNELS}{more}")
+
+
 def _of_array(array: npt.NDArray[Any], rate: Any, max_seconds: float) -> Samples:
     rate = _check_rate(rate, "the audio")
     form = array.dtype.str[1:]
@@ -74,11 +83,8 @@ def _of_array(array: npt.NDArray[Any], rate: Any, max_seconds: float) -> Samples
             f"the audio is an array of {array.dtype} {list(array.shape)}, expected [samples] or "
             "[samples, channels] of floats, int8, int16 or int32"
         )
-    if array.ndim == 2 and not 1 <= array.shape[1] <= _MOST_CHANNELS:
-        raise ValueError(
-            f"the audio has {array.shape[1]} channels, expected 1 to {_MOST_CHANNELS}: an array is "
-            "[samples, channels]"
-        )
+    if array.ndim == 2:
+        _check_channels(array.shape[1], "the audio", ": an array is [samples, channels]")
     if array.shape[0] > max_seconds * rate:
         raise _too_long("the audio", array.shape[0] / rate, max_seconds)
     with np.errstate(over="ignore"):
@@ -95,9 +101,13 @@ def _finish(blocks: Iterable[npt.NDArray[np.float32]], rate: int, what: str) -> 
         for block in blocks
     ]
     samples = np.ascontiguousarray(np.concatenate(mono) if mono else np.empty(0), np.float32)
-    if not np.isfinite(samples).all():
-        place = int(np.flatnonzero(~np.isfinite(samples))[0])
-        raise ValueError(f"{what} has {samples[place]} at sample {place}, expected finite numbers")
+    fit = np.abs(samples) <= _LOUDEST  # NaN does not
+    if not fit.all():
+        place = int(np.flatnonzero(~fit)[0])
+        raise ValueError(
+            f"{what} has {samples[place]} at sample {place}, expected finite numbers of at most "
+            f"{_LOUDEST:g}"
+        )
     if rate == SAMPLE_RATE or not samples.size:
         return samples
     try:
@@ -110,7 +120,36 @@ def _finish(blocks: Iterable[npt.NDArray[np.float32]], rate: int, what: str) -> 
     return np.ascontiguousarray(resampled, np.float32)
 
 
+def _check_wav(file: Any, what: str) -> None:
+    """Raises ValueError for a WAV file of no channels, or that ends before its samples do: decoders
+    take what there is of them."""
+    head = file.read(12)
+    if head[:4] == b"RIFF" and head[8:] == b"WAVE":
+        size, place = file.seek(0, os.SEEK_END), 12
+        for _ in range(_MOST_CHUNKS):
+            file.seek(place)
+            chunk = file.read(24)
+            if len(chunk) < 8:
+                break
+            kind, length = struct.unpack("<4sI", chunk[:8])
+            place += 8
+            if kind == b"data":
+                if size - place < length < _UNKNOWN:
+                    raise ValueError(
+                        f"{what} ends after {size - place} bytes of samples, its header says "
+                        f"{length}"
+                    )
+                break
+            if kind == b"fmt " and len(chunk) == 24:
+                channels, rate = struct.unpack("<HI", chunk[10:16])
+                _check_channels(channels, what)
+                _check_rate(rate, what)
+            place += length + length % 2
+    file.seek(0)
+
+
 def _of_file(file: Any, what: str, max_seconds: float) -> Samples:
+    _check_wav(file, what)
     try:
         import soundfile
     except ImportError:
@@ -142,10 +181,7 @@ def _by_soundfile(module: Any, file: Any, what: str, max_seconds: float) -> Samp
         return None
     with reader:
         rate = _check_rate(reader.samplerate, what)
-        if not 1 <= reader.channels <= _MOST_CHANNELS:
-            raise ValueError(
-                f"{what} has {reader.channels} channels, expected 1 to {_MOST_CHANNELS}"
-            )
+        _check_channels(reader.channels, what)
         blocks: list[npt.NDArray[np.float32]] = []
         claimed, read = int(reader.frames), 0
         # The number that a header claims is believed when so many samples were read.
@@ -169,12 +205,14 @@ def _by_av(module: Any, file: Any, what: str, max_seconds: float) -> Samples:
         with module.open(file, mode="r", metadata_errors="ignore") as container:
             if not container.streams.audio:
                 raise ValueError(f"{what} has no audio")
-            resampler = module.AudioResampler(format="flt", layout="mono", rate=SAMPLE_RATE)
+            # Channels stay apart: FFmpeg's own mixture of floats is louder than their mean.
+            resampler = module.AudioResampler(format="fltp", rate=SAMPLE_RATE)
             for frame in chain(container.decode(audio=0), (None,)):
                 for one in resampler.resample(frame):
-                    block = one.to_ndarray().reshape(-1)
+                    block = one.to_ndarray().T
+                    _check_channels(block.shape[1], what)
                     blocks.append(block)
-                    read += block.size
+                    read += block.shape[0]
                 if read > max_seconds * SAMPLE_RATE:
                     raise _too_long(what, read / SAMPLE_RATE, max_seconds)
     except module.FFmpegError as error:

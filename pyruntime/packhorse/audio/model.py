@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,13 +11,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from packhorse_weights.spec import hears
 
+from packhorse.audio.chunked import Chunked, run_chunked, windows_of
 from packhorse.audio.decoding import SAMPLE_RATE, AudioSource, Samples, load_audio
-from packhorse.audio.features import log_mel
+from packhorse.audio.features import FRAMES_PER_SECOND, log_mel
 from packhorse.audio.options import TranscribeOptions
 from packhorse.audio.results import Segment, Transcription
-from packhorse.audio.running import run_all
+from packhorse.audio.running import News, run_all
+from packhorse.audio.silero import SpeechDetector, load_silero
 from packhorse.audio.tokens import SpeechTokens
 from packhorse.audio.transcriber import Language, Progress, Steps, Transcriber
+from packhorse.audio.vad import Part, VadOptions, speech_parts
+from packhorse.audio.voiced import HOP, VoicedTimes, joined, with_whole_times
+from packhorse.audio.windows import clips_of
 from packhorse.audio.words import alignment_heads
 from packhorse.generation.session import GenerationSession
 from packhorse.load_options import LoadOptions, ModelPath
@@ -37,6 +42,7 @@ _FRAMES_PER_TOKEN = 2  # that the encoder makes one of
 # Audios that are transcribed side by side, at least, whose frames are held: 80 bands of an hour are
 # 110 MiB.
 _AT_ONCE = 64
+_CHUNKED_SILENCE_MS = 160  # that ends a part where parts are put together into windows
 # Windows that a GPU encodes together, so that its products are large.
 _WINDOWS_ON_GPU = 4
 
@@ -146,9 +152,7 @@ class AudioModel:
         found: list[list[Segment]] = [[] for _ in audios]
         languages: list[Language | None] = [None] * len(audios)
         durations = [0.0] * len(audios)
-        steps = self._steps(audios, rate, options, durations, alone)
-        at_once = max(_AT_ONCE, self.session._options.max_sequences or 0)
-        for number, event in run_all(self.session, steps, at_once):
+        for number, event in self._run(audios, rate, options, durations, alone):
             if isinstance(event, Segment):
                 found[number].append(event)
             elif isinstance(event, Language):
@@ -169,24 +173,24 @@ class AudioModel:
         """Transcribes an audio and gives its language, each segment as soon as it is there, and how
         many seconds are done. Arguments and errors are those of `transcribe`; an iterator that is
         closed cancels what runs."""
-        steps = self._steps([audio], rate, options, [0.0], True)
-        for _, event in run_all(self.session, steps, 1):
+        for _, event in self._run([audio], rate, options, [0.0], True):
             if isinstance(event, Segment | Language | Progress):
                 yield event
 
-    def _steps(
+    def _run(
         self,
         audios: Sequence[AudioSource],
         rate: int | None,
         given: dict[str, Any],
         durations: list[float],
         alone: bool,
-    ) -> Iterable[Callable[[], Steps]]:
+    ) -> Iterator[News]:
         options = _options(given)
         self._check(options)
         self.session.check_open()
+        detector = load_silero(options.vad_model) if options.vad_filter else None
 
-        def begin(number: int) -> Steps:
+        def load(number: int) -> Samples:
             audio = audios[number]
             try:
                 samples = load_audio(audio, rate if isinstance(audio, np.ndarray) else None)
@@ -195,12 +199,70 @@ class AudioModel:
                     raise
                 raise type(error)(f"audio[{number}]: {error}") from None
             durations[number] = samples.size / SAMPLE_RATE
-            frames = self._frames(samples)
-            return Transcriber(
-                frames, self.tokens, options, self._window, self._context, self._heads
-            ).run()
+            return samples
 
-        return (partial(begin, number) for number in range(len(audios)))
+        numbers = range(len(audios))
+        at_once = max(_AT_ONCE, self.session._options.max_sequences or 0)
+        if options.mode == "chunked":
+            chunked = (partial(self._chunked, load, i, options, detector) for i in numbers)
+            return run_chunked(self.session, chunked, at_once)
+        steps = (partial(self._sequential, load, i, options, detector) for i in numbers)
+        return run_all(self.session, steps, at_once)
+
+    def _sequential(
+        self,
+        load: Callable[[int], Samples],
+        number: int,
+        options: TranscribeOptions,
+        detector: SpeechDetector | None,
+    ) -> Steps:
+        samples = load(number)
+        if detector is None:
+            return self._transcribe(samples, options)
+        parts = speech_parts(
+            detector(samples).tolist(), samples.size, VadOptions.of(options.vad_parameters)
+        )
+        times = VoicedTimes(parts, samples.size / SAMPLE_RATE)
+        return with_whole_times(self._transcribe(joined(samples, parts), options), times)
+
+    def _transcribe(self, samples: Samples, options: TranscribeOptions) -> Steps:
+        frames = self._frames(samples)
+        return Transcriber(
+            frames, self.tokens, options, self._window, self._context, self._heads
+        ).run()
+
+    def _chunked(
+        self,
+        load: Callable[[int], Samples],
+        number: int,
+        options: TranscribeOptions,
+        detector: SpeechDetector | None,
+    ) -> Chunked:
+        samples = load(number)
+        longest = self._window * SAMPLE_RATE // FRAMES_PER_SECOND
+        inner = replace(options, condition_on_previous_text=False, clip_timestamps=())
+
+        def decode(heard: Samples, language: str | None) -> Steps:
+            asked = inner if options.language is not None else replace(inner, language=language)
+            return self._transcribe(heard, asked)
+
+        if detector is None:
+            ends = clips_of(options.clip_timestamps, samples.size // HOP)
+            parts = [Part(begin * HOP, end * HOP) for begin, end in ends]
+            if not options.clip_timestamps:
+                parts = [Part(0, samples.size)]
+        else:
+            seconds = longest / SAMPLE_RATE
+            asked = VadOptions.of(
+                options.vad_parameters,
+                min_silence_duration_ms=_CHUNKED_SILENCE_MS,
+                max_speech_duration_s=seconds,
+            )
+            if asked.max_speech_duration_s > seconds:
+                asked = replace(asked, max_speech_duration_s=seconds)
+            parts = speech_parts(detector(samples).tolist(), samples.size, asked)
+        windows = windows_of(samples, parts, longest)
+        return Chunked(windows, decode, VoicedTimes(parts, samples.size / SAMPLE_RATE))
 
     def _check(self, options: TranscribeOptions) -> None:
         language = options.language

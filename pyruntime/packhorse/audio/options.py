@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from packhorse.audio.tokens import APPENDED, PREPENDED, TASKS
+from packhorse.audio.vad import VadOptions
 
+MODES = ("sequential", "chunked")
 TEMPERATURES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 
 
@@ -54,6 +57,18 @@ class TranscribeOptions:
     clip_timestamps   seconds at which parts begin and end: [begin, end, begin, ...]; the last end
                       may be left out
     seed              of the samples at temperatures above 0
+    mode              "sequential": openai-whisper's algorithm, window after window. "chunked": an
+                      audio is cut into windows of 30 seconds, which are decoded all at once. That
+                      is faster where there are few audios, and gives up what a window knows of
+                      those before: there is no text before it but initial_prompt, a sentence may
+                      be cut in two (without vad_filter a word), and the loudness that frames are
+                      measured by is the window's own. Retries and thresholds hold in each window
+    vad_filter        parts without speech are left out before the model hears anything; times are
+                      those of the whole audio, seek that of what is left. Needs the extra `vad`
+    vad_parameters    what counts as speech (`VadOptions`), or some of its fields. Where none are
+                      given, "chunked" has silences of 160 ms between parts, which last 30 seconds
+                      at most
+    vad_model         file of Silero's network; None: that of the package faster-whisper
 
     Raises ValueError that names the option, what was found and what was expected.
     """
@@ -84,6 +99,10 @@ class TranscribeOptions:
     hallucination_silence_threshold: float | None = None
     clip_timestamps: Sequence[float] = ()
     seed: int = 0
+    mode: str = "sequential"
+    vad_filter: bool = False
+    vad_parameters: VadOptions | Mapping[str, Any] | None = None
+    vad_model: str | os.PathLike[str] | None = None
 
     @property
     def temperatures(self) -> tuple[float, ...]:
@@ -120,7 +139,8 @@ class TranscribeOptions:
             _is_number(one) and 0 <= one <= 100 for one in temperatures
         )
         _check(known, "temperature", given, "a number from 0 on, or several")
-        for name in ("condition_on_previous_text", "suppress_blank", "without_timestamps"):
+        flags = ("condition_on_previous_text", "suppress_blank", "without_timestamps", "vad_filter")
+        for name in flags:
             value = getattr(self, name)
             _check(isinstance(value, bool), name, value, "True or False")
         self._check_words()
@@ -138,6 +158,17 @@ class TranscribeOptions:
         known = known and all(_is_number(one) and one >= 0 for one in clips)
         _check(known and list(clips) == sorted(clips), "clip_timestamps", clips,
                "seconds that do not fall: [begin, end, ...]")  # fmt: skip
+        _check(not (clips and self.vad_filter), "clip_timestamps", clips,
+               "none beside vad_filter, which chooses the parts")  # fmt: skip
+        _check(self.mode in MODES, "mode", self.mode, "'sequential' or 'chunked'")
+        VadOptions.of(self.vad_parameters)
+        file = self.vad_model
+        _check(
+            file is None or isinstance(file, str | os.PathLike),
+            "vad_model",
+            file,
+            "a path, or None",
+        )
         _check(_is_int(self.seed) and 0 <= self.seed < 1 << 62, "seed", self.seed, "0 to 2**62")
 
     def _check_words(self) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from packhorse import TextModel
+from packhorse.cli.generating import load_generator
 from packhorse.cli.lines import open_lines
 
 
@@ -19,13 +20,18 @@ def print_texts(
     options: Mapping[str, Any],
     errors: str,
     *,
+    adapter: Path | None,
     whole: bool,
 ) -> None:
-    """method: of `TextModel`, with its options. whole: the file is one text, whose result is
-    printed as it is; line ends within the others' become spaces."""
+    """method: of `TextModel`, with its options. adapter: the folder of one that all texts have.
+    whole: the file is one text, whose result is printed as it is; line ends within the others'
+    become spaces."""
+    quiet = {**load, "progress": False}
     with (
         open_lines(file, f"{method[:-1]}ing", errors) as reader,
-        TextModel.load(model, **{**load, "progress": False}) as text_model,
+        TextModel.load(model, **quiet)
+        if adapter is None
+        else load_generator(model, quiet, adapter) as text_model,
     ):
         convert = getattr(text_model, method)
         if whole:

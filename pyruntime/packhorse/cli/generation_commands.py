@@ -88,6 +88,7 @@ def translate(
     target: Annotated[
         str | None, typer.Option("--to", metavar="LANGUAGE", help="Language that is wanted.")
     ] = None,
+    adapter: Adapter = None,
     whole: Whole = False,
     split: Split = None,
     errors: Errors = "strict",
@@ -95,8 +96,9 @@ def translate(
     """Translate each line of a text: a line for each, in order."""
     from packhorse.cli.converting import print_texts
 
-    options = {**generating.arguments(), "source": source, "target": target, "split": split}
-    print_texts("translate", model, file, load, options, errors, whole=whole)
+    asked = {"source": source, "target": target, "split": split}
+    options = {**generating.arguments(), **asked, **_of_requests(adapter)}
+    print_texts("translate", model, file, load, options, errors, adapter=adapter, whole=whole)
 
 
 def summarize(
@@ -104,6 +106,7 @@ def summarize(
     file: File,
     generating: Generating,
     load: LoadGenerator,
+    adapter: Adapter = None,
     whole: Whole = False,
     split: Split = None,
     errors: Errors = "strict",
@@ -111,8 +114,8 @@ def summarize(
     """Summarize each line of a text: a line for each, in order."""
     from packhorse.cli.converting import print_texts
 
-    options = {**generating.arguments(), "split": split}
-    print_texts("summarize", model, file, load, options, errors, whole=whole)
+    options = {**generating.arguments(), "split": split, **_of_requests(adapter)}
+    print_texts("summarize", model, file, load, options, errors, adapter=adapter, whole=whole)
 
 
 def _of_requests(adapter: Path | None) -> dict[str, str]:

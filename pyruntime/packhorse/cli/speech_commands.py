@@ -63,6 +63,22 @@ def transcribe(
             help="Leave out text that was hardly said, between longer pauses; with word times.",
         ),
     ] = None,
+    mode: Annotated[
+        str,
+        typer.Option(
+            metavar="sequential|chunked",
+            help="chunked: windows of 30 seconds that know nothing of each other, all at once.",
+        ),
+    ] = "sequential",
+    vad: Annotated[
+        bool, typer.Option("--vad/--no-vad", help="Leave out parts in which nobody speaks.")
+    ] = False,
+    vad_model: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Silero's network; by default that of the package faster-whisper."
+        ),
+    ] = None,
 ) -> None:
     """Write down what is said in files of audio; several run side by side."""
     from packhorse.cli.transcribing import transcribe_files
@@ -74,6 +90,9 @@ def transcribe(
         "initial_prompt": initial_prompt,
         "hotwords": hotwords,
         "condition_on_previous_text": previous_text,
+        "mode": mode,
+        "vad_filter": vad,
+        "vad_model": vad_model,
         "word_timestamps": word_timestamps or hallucination_silence_threshold is not None,
         "hallucination_silence_threshold": hallucination_silence_threshold,
     }

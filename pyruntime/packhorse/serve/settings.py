@@ -90,7 +90,9 @@ _POSITIVE = (
     "max_image_bytes",
     "max_image_pixels",
     "image_url_timeout_s",
+    "max_audio_bytes",
 )
+_MOST_FIELD_BYTES = 65_536  # bytes of a form beside its file of audio
 _EXACT = ("api_key",)  # texts that are taken as they are, and shown to nobody
 _SECRET = ("api_key", "api_key_file")  # if blank in the environment, a mistake: not left out
 _LIMITS = "Limits"
@@ -186,7 +188,7 @@ class Settings:
     max_body_bytes: int | None = setting(
         None,
         "Most bytes that the bodies of all requests have at once (503 for more); by default 16 "
-        "times the payload limit.",
+        "times the payload limit, and at least twice max_audio_bytes.",
         _LIMITS,
     )
     max_client_batch_size: int = setting(1024, "Most texts of one request (413 for more).", _LIMITS)
@@ -214,6 +216,11 @@ class Settings:
     max_image_pixels: int = setting(
         1 << 25,
         "Most pixels of an image (413 for more), and of all that one model decodes at a time.",
+        _LIMITS,
+    )
+    max_audio_bytes: int = setting(
+        26_214_400,
+        "Most bytes of a file of audio (413 for more). The payload limit does not bound it.",
         _LIMITS,
     )
     image_url_timeout_s: float = setting(
@@ -279,6 +286,17 @@ class Settings:
         "core.",
         _OPERATION,
     )
+
+    @property
+    def body_bytes(self) -> int:
+        """Most bytes that the bodies of all requests have at once."""
+        audio = self.max_audio_bytes + _MOST_FIELD_BYTES
+        return self.max_body_bytes or max(16 * self.payload_limit, 2 * audio)
+
+    @property
+    def audio_body_bytes(self) -> int:
+        """Most bytes of a body with a file of audio."""
+        return min(self.max_audio_bytes + _MOST_FIELD_BYTES, self.body_bytes)
 
     @property
     def preparing_threads(self) -> int:

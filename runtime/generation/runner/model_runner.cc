@@ -62,7 +62,8 @@ class ModelRunner final : public StepRunner {
     limits_.max_chunk = kChunkReads * device().balanced_rows();
     warm_up(-1);
     if (options.max_adapters > 0) {  // warms up an empty slot, with all operators of adapters
-      loaded_[0] = {.uses = {true, true, true, true}};
+      loaded_[0].stack.any.fill(true);
+      loaded_[0].source.any.fill(true);
       warm_up(0);
       loaded_[0] = {};
     }
@@ -90,12 +91,12 @@ class ModelRunner final : public StepRunner {
     const TokenBatch tokens = inputs_.write(step, sampler_.row_of_slot());
     sampler_.write_rows();
     const AdapterBatch adapters = adapters_of(step);
-    const bool adapted = std::ranges::any_of(adapters.uses, std::identity());
+    const bool adapted = std::ranges::any_of(adapters.uses.any, std::identity());
     const bool aligned = wants_alignment(step);
     const StepGraphs* recorded =
         aligned ? nullptr : find(tokens.batch, adapted ? adapted_graphs_ : graphs_);
     ring_->send(inputs_.bytes());
-    if (!step.sources.empty()) read_sources();
+    if (!step.sources.empty()) read_sources(step);
     if (recorded != nullptr && sampler_.is_plain()) {
       recorded->whole[sampler_.wants_logprobs() ? 1 : 0]->launch();
       ring_->fetch(sampler_.plain_result_bytes(sampler_.wants_logprobs()));
@@ -123,8 +124,8 @@ class ModelRunner final : public StepRunner {
  private:
   /// Layers that the adapter in a slot adds to.
   struct LoadedAdapter {
-    PerTarget<bool> uses = {};
-    bool up_in_all_layers = false;
+    AdapterUses stack;
+    AdapterUses source;
   };
   /// Recorded graphs, for steps within these bounds.
   struct StepGraphs {
@@ -174,30 +175,30 @@ class ModelRunner final : public StepRunner {
     LoadedAdapter& loaded = loaded_[static_cast<size_t>(slot)];
     loaded = {};
     load_adapter(adapter, adapters_, slot, device());
-    for (size_t t = 0; t < loaded.uses.size(); ++t) {
-      loaded.uses[t] = adapter.any(static_cast<LoraTarget>(t));
-    }
-    loaded.up_in_all_layers = adapter.all(LoraTarget::kUp);
-    AdapterBatch all = no_adapters();
-    for (const LoadedAdapter& one : loaded_) add(one, all);
-    all.up_of_all = false;  // a step may have any of them, and sequences without one
+    loaded = {.stack = uses_of(adapter.stack), .source = uses_of(adapter.source)};
+    AdapterBatch all = no_adapters(adapters_.stack, inputs_.adapters());
+    for (const LoadedAdapter& one : loaded_) add(one.stack, all.uses);
+    all.uses.up_of_all = false;  // a step may have any of them, and sequences without one
     adapted_graphs_ = record(&all);
   }
 
-  AdapterBatch no_adapters() const {
-    return {.slots = &adapters_, .rows = inputs_.adapters(), .uses = {}, .up_of_all = true};
+  static AdapterBatch no_adapters(const StackSlots& slots, const int32_t* rows) {
+    return {.slots = &slots, .rows = rows, .uses = {.any = {}, .up_of_all = true}};
   }
 
-  static void add(const LoadedAdapter& loaded, AdapterBatch& batch) {
-    std::ranges::transform(batch.uses, loaded.uses, batch.uses.begin(), std::logical_or<>());
-    batch.up_of_all = batch.up_of_all && loaded.up_in_all_layers;
+  static void add(const AdapterUses& one, AdapterUses& uses) {
+    std::ranges::transform(uses.any, one.any, uses.any.begin(), std::logical_or<>());
+    uses.up_of_all = uses.up_of_all && one.up_of_all;
+  }
+
+  LoadedAdapter loaded(int32_t slot) const {
+    return slot < 0 ? LoadedAdapter() : loaded_[static_cast<size_t>(slot)];
   }
 
   AdapterBatch adapters_of(const Step& step) const {
-    AdapterBatch batch = no_adapters();
+    AdapterBatch batch = no_adapters(adapters_.stack, inputs_.adapters());
     for (const SequenceSlice& sequence : step.sequences) {
-      const int32_t slot = sequence.adapter;
-      add(slot < 0 ? LoadedAdapter() : loaded_[static_cast<size_t>(slot)], batch);
+      add(loaded(sequence.adapter).stack, batch.uses);
     }
     return batch;
   }
@@ -217,7 +218,8 @@ class ModelRunner final : public StepRunner {
     sequence.sampler.sampling = &sampling;
     sequence.chosen = &chosen;
     const std::vector<float> silence(static_cast<size_t>(limits_.source_features));
-    const SourceSlice source = {.ids = {&id, 1}, .pages = {&page, 1}, .features = silence};
+    const SourceSlice source = {
+        .ids = {&id, 1}, .pages = {&page, 1}, .features = silence, .adapter = adapter};
     const size_t num_sources = limits_.max_source > 0 ? 1 : 0;
     const AttentionHead head;
     float weight = 0;
@@ -308,14 +310,20 @@ class ModelRunner final : public StepRunner {
   }
 
   // Runs the encoder, and writes what cross attention reads of its result to the cache.
-  void read_sources() {
+  void read_sources(const Step& step) {
+    AdapterBatch encoding = no_adapters(adapters_.source, inputs_.source_adapters());
+    AdapterBatch writing = no_adapters(adapters_.stack, inputs_.source_adapters());
+    for (const SourceSlice& source : step.sources) {
+      add(loaded(source.adapter).source, encoding.uses);
+      add(loaded(source.adapter).stack, writing.uses);
+    }
     Ops& ops = *model_.backend.ops;
     const ModelWeights& weights = *model_.weights;
     const SourceBuffers& buffers = buffers_.source;
     const TokenBatch sources = inputs_.sources();
     OwnKeys own;
     Transformer(*model_.spec.source(), weights.source->stem, weights.source->stack, buffers.stem,
-                buffers.layers, ops)
+                buffers.layers, ops, &encoding)
         .run(sources, own);
     layers_.clear();
     for (const PagedKvCache& layer : cache_.layers()) {
@@ -323,7 +331,7 @@ class ModelRunner final : public StepRunner {
     }
     write_source(model_.spec.stack(), weights.stack, buffers.keys,
                  buffers.layers.hidden.first_rows(sources.batch.num_tokens), sources.batch, layers_,
-                 ops);
+                 &writing, ops);
   }
 
   LoadedModel model_;

@@ -37,9 +37,9 @@ SessionOptions session_options(const GenerationOptions& options) {
 
 // Refuses by name what a model with an encoder cannot have.
 void check_source(const StackSpec& source, const GenerationOptions& options) {
-  if (options.max_adapters > 0) {
-    throw InvalidArgument(concat("max_adapters is ", options.max_adapters,
-                                 ": a model with an encoder and a decoder takes no adapters"));
+  if (options.max_adapters > 0 && source.stem.kind == StemKind::kAudio) {
+    throw InvalidArgument(
+        concat("max_adapters is ", options.max_adapters, ": a model of speech takes no adapters"));
   }
   if (options.draft_model) {
     throw InvalidArgument("a draft model for a model with an encoder, expected none");
@@ -274,7 +274,9 @@ namespace {
 
 SourceBuffers take_source_buffers(const Spec& spec, const ModelWeights& weights,
                                   const Capacity& capacity, const Backend& backend, Arena& arena) {
-  const Capacity own = {.max_tokens = capacity.max_tokens, .max_sequences = capacity.max_sequences};
+  const Capacity own = {.max_tokens = capacity.max_tokens,
+                        .max_sequences = capacity.max_sequences,
+                        .adapters = capacity.adapters};
   const DType dtype = weights.stem.dtype;
   const StackWeights& stack = weights.source->stack;
   SourceBuffers buffers;
@@ -288,6 +290,7 @@ SourceBuffers take_source_buffers(const Spec& spec, const ModelWeights& weights,
     take_block_buffers(*spec.source(), stack, own, *backend.ops, arena, buffers.layers);
   }
   buffers.keys = take_source_keys(weights.stack, own, dtype, *backend.ops, arena);
+  buffers.keys.adapted_ranks = buffers.layers.adapted_ranks;
   return buffers;
 }
 

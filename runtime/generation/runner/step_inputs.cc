@@ -32,6 +32,7 @@ StepLayout::StepLayout(const RunnerLimits& limits, int64_t pages_of_sequence)
   source_counts = take(reads ? 2 : 0);
   source_cu_seqlens = take(reads ? limits.max_sequences + 1 : 0);
   source_ids = take(reads ? limits.max_tokens : 0);
+  source_adapters = take(reads && limits.max_adapters > 0 ? limits.max_tokens : 0);
   const bool hears = limits.source_features > 0;
   frame_cu_seqlens = take(hears ? limits.max_sequences + 1 : 0);
   source_lens = take(reads ? limits.max_sequences : 0);
@@ -146,6 +147,9 @@ void StepInputs::write_sources(const Step& step) {
     cu_seqlens[i] = token;
     numbers(layout_.source_lens)[i] = static_cast<int32_t>(length);
     std::ranges::copy(source.ids, numbers(layout_.source_ids) + token);
+    if (limits_.max_adapters > 0) {
+      std::fill_n(numbers(layout_.source_adapters) + token, length, source.adapter);
+    }
     if (limits_.source_features > 0) {
       const auto stride = static_cast<int32_t>(kAudioStride);
       numbers(layout_.frame_cu_seqlens)[i] = stride * token;

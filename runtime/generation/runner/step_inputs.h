@@ -36,6 +36,7 @@ struct StepLayout {
   size_t source_counts;      // [2] {T, B} of the sources that are read
   size_t source_cu_seqlens;  // [max_sequences + 1]
   size_t source_ids;         // [max_tokens]
+  size_t source_adapters;    // [max_tokens] slots, where there may be adapters
   size_t frame_cu_seqlens;   // [max_sequences + 1] of audio
   size_t source_lens;        // [max_sequences] tokens of those that are read
   size_t source_table;       // [max_sequences, source_stride] and their pages
@@ -98,8 +99,9 @@ class StepInputs {
   PagedKvCache attended_pages(const PagedKvCache& layer, const BatchView& batch) const;
   /// The latents of `layer` with the table and the lengths that `pages` takes.
   LatentPages latents(const LatentPages& layer) const;
-  /// The slots of the tokens' adapters: [max_tokens], -1 for none.
+  /// The slots of the adapters of tokens, and of those of sources: [max_tokens], -1 for none.
   const int32_t* adapters() const { return device_ids(layout_.adapters); }
+  const int32_t* source_adapters() const { return device_ids(layout_.source_adapters); }
 
  private:
   template <class T>

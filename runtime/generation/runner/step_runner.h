@@ -100,6 +100,7 @@ struct SourceSlice {
   std::span<const int32_t> ids;  // where there are features, a number for each of its tokens
   std::span<const int32_t> pages;
   std::span<const float> features = {};  // [ids.size(), RunnerLimits::source_features] of audio
+  int32_t adapter = -1;                  // as that of a SequenceSlice
 };
 
 /// One packed batch. No page that a sequence writes is in the table of another sequence.

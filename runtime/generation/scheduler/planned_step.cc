@@ -131,7 +131,10 @@ void PlannedStep::launch() {
     part.samples = step.sample;
     if (part.reads_source != 0) {
       const Job& job = *sequence.job;
-      sources.push_back({.ids = job.source, .pages = job.source_pages});
+      sources.push_back({.ids = job.source,
+                         .pages = job.source_pages,
+                         .features = {},
+                         .adapter = job.adapter_slot()});
       if (job.features != nullptr) sources.back().features = job.features->values;
     }
     if (step.sample) sequence.restart = part.drafts > 0;  // several tokens may come

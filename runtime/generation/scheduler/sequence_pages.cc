@@ -49,6 +49,8 @@ class BlockIds {
   std::span<const int32_t> ids_;
 };
 
+uint64_t salt_of_adapter(const Job& job) { return job.adapter == nullptr ? 0 : job.adapter->salt; }
+
 uint64_t random_key() {
   std::random_device device;
   return uint64_t{device()} << 32 | device();
@@ -70,8 +72,8 @@ SequencePages::SequencePages(int64_t num_pages, bool shares_prefixes, int64_t dr
 
 void SequencePages::set_salt(Job& job) {
   // Sequences of one request alone share pages where there is no prefix cache.
-  const uint64_t adapter = job.adapter == nullptr ? 0 : job.adapter->salt;
-  const uint64_t shared = static_cast<uint64_t>(job.sampling.cache_salt) << 32 | adapter;
+  const uint64_t shared =
+      static_cast<uint64_t>(job.sampling.cache_salt) << 32 | salt_of_adapter(job);
   // Keys and values of a source's sequences depend on it: their pages come behind its own.
   const bool shares = shares_prefixes_ && job.source.empty() && number_contents(job);
   job.salt = shares ? shared : next_salt_++;
@@ -89,8 +91,8 @@ bool SequencePages::number_contents(Job& job) {
 }
 
 // A page of a source depends on all its tokens, also on those behind the page. So pages are found
-// after a block that stands for the length and the hash of the whole source, and all are or none:
-// sources of one length and equal pages are equal, whatever their hashes.
+// after a block that stands for the length and the hash of the whole source and of its adapter, and
+// all are or none: sources of one length and equal pages are equal, whatever their hashes.
 uint64_t SequencePages::source_salt(const Job& job) const {
   uint64_t hash = hash_key_;
   const auto add = [&](uint64_t word) {
@@ -98,6 +100,7 @@ uint64_t SequencePages::source_salt(const Job& job) const {
     hash ^= hash >> 32;
   };
   add(static_cast<uint64_t>(job.sampling.cache_salt));
+  add(salt_of_adapter(job));
   for (const int32_t id : job.source) add(static_cast<uint32_t>(id));
   return kSourceSalt | static_cast<uint64_t>(job.source.size()) << kHashBits |
          hash >> (64 - kHashBits);

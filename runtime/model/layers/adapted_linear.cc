@@ -3,18 +3,24 @@
 namespace packhorse {
 
 bool adapts(const StackRun& run, LoraTarget target) {
-  return run.adapters != nullptr && run.adapters->uses[static_cast<size_t>(target)];
+  return run.adapters != nullptr && run.adapters->uses[target];
+}
+
+LoraArgs lora_of(const AdapterBatch& adapters, size_t set, LoraTarget target, const TensorView& x,
+                 const TensorView& out, float* workspace) {
+  LoraArgs args;
+  args.x = x;
+  args.layer = (*adapters.slots)[set][static_cast<size_t>(target)];
+  args.slots = adapters.rows;
+  args.out = out;
+  args.workspace = workspace;
+  return args;
 }
 
 LoraArgs lora_of(const StackRun& run, const Block& block, LoraTarget target, const TensorView& x,
                  const TensorView& out) {
-  LoraArgs args;
-  args.x = x;
-  args.layer = run.adapters->slots->layers[block.set][static_cast<size_t>(target)];
-  args.slots = run.adapters->rows;
-  args.out = out;
+  LoraArgs args = lora_of(*run.adapters, block.set, target, x, out, run.buffers.adapted_ranks);
   args.row_count = run.batch.counts;
-  args.workspace = run.buffers.adapted_ranks;
   return args;
 }
 

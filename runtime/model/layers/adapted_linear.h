@@ -7,6 +7,10 @@ namespace packhorse {
 
 /// True if an adapter of the batch adds something to these layers.
 bool adapts(const StackRun& run, LoraTarget target);
+/// The terms that adapters add to a layer in set `set` of weights. `workspace`:
+/// LoraArgs::workspace.
+LoraArgs lora_of(const AdapterBatch& adapters, size_t set, LoraTarget target, const TensorView& x,
+                 const TensorView& out, float* workspace);
 /// The terms that adapters add to a layer of `block`.
 LoraArgs lora_of(const StackRun& run, const Block& block, LoraTarget target, const TensorView& x,
                  const TensorView& out);

@@ -5,9 +5,9 @@
 #include <string>
 
 #include "core/math.h"
+#include "model/layers/adapted_linear.h"
 #include "model/layers/residual.h"
 #include "model/layers/stack_load.h"
-#include "model/layers/stack_run.h"
 
 namespace packhorse {
 namespace {
@@ -61,12 +61,32 @@ LinearArgs output_of(const StackSpec& spec, const CrossAttentionWeights& weights
   return args;
 }
 
-// The dense layer of keys and values, which are as wide as the hidden state of the other stack.
-DenseLayout key_value_layout(const StackLoad& load, const AttentionSpec& spec,
-                             const std::string& name) {
-  const LayerPacker& packer = load.packer;
+std::string name_of(const StackSpec& stack, int64_t set) {
+  return name_of_block(stack, set, "cross_attention.");
+}
+
+int64_t stored_heads(const CrossAttentionSpec& spec, const LayerPacker& packer) {
+  return spec.num_heads * packer.padded(spec.head_dim);
+}
+
+}  // namespace
+
+DenseLayout cross_query_layout(const StackSpec& stack, const CrossAttentionSpec& spec,
+                               const LayerPacker& packer, int64_t set) {
+  const std::string name = name_of(stack, set) + "query";
+  return {name,
+          {{name, place_heads(spec, packer, spec.num_heads, 0), spec.qkv_bias}},
+          stored_heads(spec, packer),
+          whole(stack.hidden_size),
+          packer.width(stack.hidden_size)};
+}
+
+DenseLayout cross_key_value_layout(const StackSpec& stack, const StackSpec& source,
+                                   const CrossAttentionSpec& spec, const LayerPacker& packer,
+                                   int64_t set) {
+  const std::string name = name_of(stack, set);
   const int64_t heads = spec.num_kv_heads;
-  const int64_t columns = load.source->hidden_size;
+  const int64_t columns = source.hidden_size;
   return {name + "key_value",
           {{name + "key", place_heads(spec, packer, heads, 0), spec.key_bias},
            {name + "value", place_heads(spec, packer, heads, heads), spec.qkv_bias}},
@@ -75,33 +95,29 @@ DenseLayout key_value_layout(const StackLoad& load, const AttentionSpec& spec,
           packer.width(columns)};
 }
 
-}  // namespace
+DenseLayout cross_output_layout(const StackSpec& stack, const CrossAttentionSpec& spec,
+                                const LayerPacker& packer, int64_t set) {
+  const std::string name = name_of(stack, set) + "output";
+  return {name,
+          {{name, whole(stack.hidden_size), spec.output_bias}},
+          packer.width(stack.hidden_size),
+          place_heads(spec, packer, spec.num_heads, 0),
+          stored_heads(spec, packer)};
+}
 
 CrossAttentionWeights build_cross_attention(const StackLoad& load, const CrossAttentionSpec& spec,
                                             int64_t set) {
   LayerPacker& packer = load.packer;
-  const std::string name = name_of_block(load.spec, set, "cross_attention.");
-  const Spread heads = place_heads(spec, packer, spec.num_heads, 0);
-  const int64_t stored = spec.num_heads * packer.padded(spec.head_dim);
-  const int64_t hidden = load.spec.hidden_size;
+  const StackSpec& stack = load.spec;
   const LinearFormat& format = packer.precision().layers;
   CrossAttentionWeights weights;
-  weights.query = packer.linear({name + "query",
-                                 {{name + "query", heads, spec.qkv_bias}},
-                                 stored,
-                                 whole(hidden),
-                                 packer.width(hidden)},
-                                format);
   // Keys and values of a source are computed for all its tokens at once.
   LinearFormat of_source = format;
   of_source.skinny = false;
-  weights.key_value = packer.linear(key_value_layout(load, spec, name), of_source);
-  weights.output = packer.linear({name + "output",
-                                  {{name + "output", whole(hidden), spec.output_bias}},
-                                  packer.width(hidden),
-                                  heads,
-                                  stored},
-                                 format);
+  weights.query = packer.linear(cross_query_layout(stack, spec, packer, set), format);
+  weights.key_value =
+      packer.linear(cross_key_value_layout(stack, *load.source, spec, packer, set), of_source);
+  weights.output = packer.linear(cross_output_layout(stack, spec, packer, set), format);
   return weights;
 }
 
@@ -153,12 +169,18 @@ SourceKeyBuffers take_source_keys(const StackWeights& weights, const Capacity& c
 
 void write_source(const StackSpec& stack, const StackWeights& weights,
                   const SourceKeyBuffers& buffers, const TensorView& hidden, const BatchView& batch,
-                  std::span<const PagedKvCache> layers, Ops& ops) {
+                  std::span<const PagedKvCache> layers, const AdapterBatch* adapters, Ops& ops) {
   for (size_t layer = 0; layer < stack.layers.size(); ++layer) {
     const auto set = static_cast<size_t>(stack.layers[layer].weights);
     LinearArgs linear = key_value_of(*cross_of(weights.layers[set].blocks[1]), buffers, hidden);
     linear.row_count = batch.counts;
     ops.linear(linear);
+    if (adapters != nullptr && adapters->uses[LoraTarget::kCrossKeyValue]) {
+      LoraArgs lora = lora_of(*adapters, set, LoraTarget::kCrossKeyValue, hidden, linear.out,
+                              buffers.adapted_ranks);
+      lora.row_count = batch.counts;
+      ops.add_lora(lora);
+    }
     const int64_t columns = linear.out.columns() / 2;
     const auto heads = attention_of(stack.layers[layer].blocks[1])->num_kv_heads;
     ops.append_kv_cache({.k = linear.out.column_slice(0, columns),
@@ -174,7 +196,7 @@ void compute(const StackRun& run, const Block& block, const CrossAttentionWeight
   LinearArgs query = query_of(weights, run.buffers, run.batch.num_tokens);
   query.x = block_input(run, block);
   query.row_count = run.batch.counts;
-  run.ops.linear(query);
+  run_linear(run, block, LoraTarget::kCrossQuery, query);
   AttentionArgs args =
       attention_args(*attention_of(block.spec), weights, run.buffers.cross, run.batch);
   args.pages = run.source->keys(block.layer, {}).pages;
@@ -186,7 +208,7 @@ void add(const StackRun& run, const Block& block, const CrossAttentionWeights& w
   LinearArgs output = output_of(run.spec, weights, run.buffers, run.batch.num_tokens);
   if (!run.spec.pre_norm()) set_norm(output, run, block.weights.norm, block.read);
   output.row_count = run.batch.counts;
-  run.ops.linear(output);
+  run_linear(run, block, LoraTarget::kCrossOutput, output);
   add_result(run, block);
 }
 

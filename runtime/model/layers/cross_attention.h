@@ -13,6 +13,7 @@
 
 namespace packhorse {
 
+struct AdapterBatch;
 struct Block;
 struct LayerBuffers;
 struct StackLoad;
@@ -37,7 +38,17 @@ struct CrossAttentionBuffers {
 struct SourceKeyBuffers {
   TensorView key_value;  // [T, 2 Hkv d]
   void* workspace = nullptr;
+  float* adapted_ranks = nullptr;  // LoraArgs::workspace, where there may be adapters
 };
+
+// Layouts of the dense layers in set `set` of weights. `source`: the other stack.
+DenseLayout cross_query_layout(const StackSpec& stack, const CrossAttentionSpec& spec,
+                               const LayerPacker& packer, int64_t set);
+DenseLayout cross_key_value_layout(const StackSpec& stack, const StackSpec& source,
+                                   const CrossAttentionSpec& spec, const LayerPacker& packer,
+                                   int64_t set);
+DenseLayout cross_output_layout(const StackSpec& stack, const CrossAttentionSpec& spec,
+                                const LayerPacker& packer, int64_t set);
 
 CrossAttentionWeights build_cross_attention(const StackLoad& load, const CrossAttentionSpec& spec,
                                             int64_t set);
@@ -51,9 +62,10 @@ SourceKeyBuffers take_source_keys(const StackWeights& weights, const Capacity& c
 
 /// Writes keys and values of whole sources to their pages: of `hidden` [T, S], which the other
 /// stack has computed for `batch`, those of every layer of `stack` to the pages of `layers`.
+/// `adapters`: of `stack`, for the rows of `hidden`; or null.
 void write_source(const StackSpec& stack, const StackWeights& weights,
                   const SourceKeyBuffers& buffers, const TensorView& hidden, const BatchView& batch,
-                  std::span<const PagedKvCache> layers, Ops& ops);
+                  std::span<const PagedKvCache> layers, const AdapterBatch* adapters, Ops& ops);
 
 /// Computes the context of the batch's tokens from the input of the block.
 void compute(const StackRun& run, const Block& block, const CrossAttentionWeights& weights);

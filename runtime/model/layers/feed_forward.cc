@@ -73,7 +73,7 @@ void run_adapted(const StackRun& run, const Block& block, const FeedForwardArgs&
   const AdaptedFeedForwardBuffers& buffers = run.buffers.feed_forward.adapted;
   const FeedForwardUpArgs up = up_of(args, buffers);
   const bool adapted = adapts(run, LoraTarget::kUp);
-  if (!adapted || !run.adapters->up_of_all) run.ops.feed_forward_up(up);
+  if (!adapted || !run.adapters->uses.up_of_all) run.ops.feed_forward_up(up);
   if (adapted) {
     run.ops.linear(sums_of(up));
     const LoraArgs lora = lora_of(run, block, LoraTarget::kUp, up.x, up.sums);

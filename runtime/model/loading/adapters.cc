@@ -7,6 +7,7 @@
 
 #include "core/float_convert.h"
 #include "core/format.h"
+#include "model/layers/cross_attention.h"
 #include "model/layers/feed_forward.h"
 #include "model/layers/self_attention.h"
 #include "packhorse/error.h"
@@ -17,15 +18,37 @@ namespace {
 constexpr const char* kA = ".lora_a";
 constexpr const char* kB = ".lora_b";
 
-// The layers of a set of weights, which adapters take in stacks of self-attention and feed-forward
-// blocks alone.
-PerTarget<DenseLayout> layouts_of(const StackSpec& stack, const LayerSpec& layer,
+// A stack whose layers adapters take, and the one that its cross attention reads, or null.
+struct AdaptedStack {
+  const StackSpec& spec;
+  const StackSpec* source;
+};
+
+// The layers of a set of weights, which adapters take in stacks of attention and feed-forward
+// blocks alone. One that there is not has no parts.
+PerTarget<DenseLayout> layouts_of(const AdaptedStack& stack, const LayerSpec& layer,
                                   const LayerPacker& packer, int64_t set) {
-  const auto& feed_forward = std::get<FeedForwardSpec>(layer.blocks.back().kind);
-  return {qkv_layout(stack, layer.attention(), packer, set),
-          attention_output_layout(stack, layer.attention(), packer, set),
-          up_layout(stack, feed_forward, packer, set),
-          down_layout(stack, feed_forward, packer, set)};
+  PerTarget<DenseLayout> layouts;
+  const auto put = [&](LoraTarget target, DenseLayout layout) {
+    layouts[static_cast<size_t>(target)] = std::move(layout);
+  };
+  const StackSpec& spec = stack.spec;
+  for (const BlockSpec& block : layer.blocks) {
+    if (const auto* attention = std::get_if<SelfAttentionSpec>(&block.kind)) {
+      put(LoraTarget::kQkv, qkv_layout(spec, *attention, packer, set));
+      put(LoraTarget::kOutput, attention_output_layout(spec, *attention, packer, set));
+    } else if (const auto* cross = std::get_if<CrossAttentionSpec>(&block.kind)) {
+      put(LoraTarget::kCrossQuery, cross_query_layout(spec, *cross, packer, set));
+      put(LoraTarget::kCrossKeyValue,
+          cross_key_value_layout(spec, *stack.source, *cross, packer, set));
+      put(LoraTarget::kCrossOutput, cross_output_layout(spec, *cross, packer, set));
+    } else {
+      const auto& feed_forward = std::get<FeedForwardSpec>(block.kind);
+      put(LoraTarget::kUp, up_layout(spec, feed_forward, packer, set));
+      put(LoraTarget::kDown, down_layout(spec, feed_forward, packer, set));
+    }
+  }
+  return layouts;
 }
 
 // The stored row of row i of a part.
@@ -56,7 +79,7 @@ class AdapterReader {
  public:
   AdapterReader(const Spec& spec, const Precision& precision, Backend& backend,
                 const AdapterCapacity& capacity, const WeightSource& source)
-      : spec_(spec.stack()),
+      : spec_(spec),
         source_(source),
         reader_(source),
         packer_(spec.stack().norm, precision, backend, arena_, &reader_),
@@ -65,12 +88,8 @@ class AdapterReader {
 
   Adapter read() {
     Adapter adapter;
-    for (const LayerSpec* one : spec_.weight_sets()) {
-      const auto set = static_cast<int64_t>(adapter.layers.size());
-      PerTarget<Adapter::Layer>& layer = adapter.layers.emplace_back();
-      const PerTarget<DenseLayout> all = layouts_of(spec_, *one, packer_, set);
-      std::ranges::transform(all, layer.begin(), [&](const auto& one) { return read(one); });
-    }
+    if (spec_.source() != nullptr) adapter.source = read({*spec_.source(), nullptr});
+    adapter.stack = read({spec_.stack(), spec_.source()});
     for (const std::string& name : source_.names()) {
       if (read_.contains(name)) continue;
       throw InvalidArgument(concat("adapter: no layer of this model takes tensor '", name, "'"));
@@ -80,6 +99,17 @@ class AdapterReader {
   }
 
  private:
+  Adapter::Stack read(const AdaptedStack& stack) {
+    Adapter::Stack layers;
+    for (const LayerSpec* one : stack.spec.weight_sets()) {
+      const auto set = static_cast<int64_t>(layers.size());
+      const PerTarget<DenseLayout> all = layouts_of(stack, *one, packer_, set);
+      PerTarget<Adapter::Layer>& layer = layers.emplace_back();
+      std::ranges::transform(all, layer.begin(), [&](const auto& one) { return read(one); });
+    }
+    return layers;
+  }
+
   Adapter::Layer read(const DenseLayout& layout) {
     const auto parts = static_cast<int64_t>(layout.parts.size());
     std::vector<float> a(static_cast<size_t>(parts * max_rank_ * layout.in_features));
@@ -145,7 +175,7 @@ class AdapterReader {
     return result;
   }
 
-  const StackSpec& spec_;
+  const Spec& spec_;
   const WeightSource& source_;
   const TensorReader reader_;
   Arena arena_;  // empty: nothing is taken of it
@@ -155,36 +185,21 @@ class AdapterReader {
   std::set<std::string> read_;
 };
 
-bool has(const PerTarget<Adapter::Layer>& layer, LoraTarget target) {
-  return layer[static_cast<size_t>(target)].rank > 0;
-}
-
-}  // namespace
-
-bool Adapter::any(LoraTarget target) const {
-  return std::ranges::any_of(layers, [&](const auto& layer) { return has(layer, target); });
-}
-
-bool Adapter::all(LoraTarget target) const {
-  return std::ranges::all_of(layers, [&](const auto& layer) { return has(layer, target); });
-}
-
-AdapterSlots take_adapter_slots(const Spec& spec, const Precision& precision, Backend& backend,
-                                const AdapterCapacity& capacity, Arena& arena,
-                                DeviceContext* device) {
-  const StackSpec& stack = spec.stack();
-  const LayerPacker packer(stack.norm, precision, backend, arena, nullptr);
+StackSlots take_slots(const AdaptedStack& stack, const Precision& precision, Backend& backend,
+                      const AdapterCapacity& capacity, Arena& arena, DeviceContext* device) {
+  const LayerPacker packer(stack.spec.norm, precision, backend, arena, nullptr);
   const int64_t count = capacity.max_adapters;
   const int64_t rank = capacity.max_rank;
-  AdapterSlots slots;
+  StackSlots slots;
   PerTarget<const int32_t*> tables = {};
   PerTarget<int64_t> table_columns = {};  // layers of one shape share a table
-  for (const LayerSpec* one : stack.weight_sets()) {
+  for (const LayerSpec* one : stack.spec.weight_sets()) {
     const PerTarget<DenseLayout> all =
-        layouts_of(stack, *one, packer, static_cast<int64_t>(slots.layers.size()));
-    PerTarget<LoraLayer>& layer = slots.layers.emplace_back();
+        layouts_of(stack, *one, packer, static_cast<int64_t>(slots.size()));
+    PerTarget<LoraLayer>& layer = slots.emplace_back();
     for (size_t t = 0; t < all.size(); ++t) {
       const DenseLayout& layout = all[t];
+      if (layout.parts.empty()) continue;
       const auto parts = static_cast<int64_t>(layout.parts.size());
       if (parts > 1 && layout.out_features != table_columns[t]) {
         table_columns[t] = layout.out_features;
@@ -204,6 +219,49 @@ AdapterSlots take_adapter_slots(const Spec& spec, const Precision& precision, Ba
   return slots;
 }
 
+void load_layers(const Adapter::Stack& layers, const StackSlots& slots, int32_t slot,
+                 DeviceContext& device) {
+  const auto put = [&](const TensorView& all, const std::vector<char>& one) {
+    device.upload(all.as<char>() + static_cast<size_t>(slot) * one.size(), one.data(), one.size());
+  };
+  for (size_t i = 0; i < layers.size(); ++i) {
+    for (size_t t = 0; t < layers[i].size(); ++t) {
+      const Adapter::Layer& from = layers[i][t];
+      const LoraLayer& to = slots[i][t];
+      if (to.ranks == nullptr) continue;  // the stack has no such layer
+      device.upload(const_cast<int32_t*>(to.ranks) + slot, &from.rank, sizeof(from.rank));
+      if (from.rank == 0) continue;
+      put(to.a, from.a);
+      put(to.b, from.b);
+    }
+  }
+}
+
+}  // namespace
+
+AdapterUses uses_of(const Adapter::Stack& stack) {
+  AdapterUses uses;
+  for (const PerTarget<Adapter::Layer>& layer : stack) {
+    for (size_t t = 0; t < layer.size(); ++t) uses.any[t] = uses.any[t] || layer[t].rank > 0;
+  }
+  uses.up_of_all = std::ranges::all_of(stack, [](const PerTarget<Adapter::Layer>& layer) {
+    return layer[static_cast<size_t>(LoraTarget::kUp)].rank > 0;
+  });
+  return uses;
+}
+
+AdapterSlots take_adapter_slots(const Spec& spec, const Precision& precision, Backend& backend,
+                                const AdapterCapacity& capacity, Arena& arena,
+                                DeviceContext* device) {
+  const auto take = [&](const AdaptedStack& stack) {
+    return take_slots(stack, precision, backend, capacity, arena, device);
+  };
+  AdapterSlots slots;
+  if (spec.source() != nullptr) slots.source = take({*spec.source(), nullptr});
+  slots.stack = take({spec.stack(), spec.source()});
+  return slots;
+}
+
 Adapter read_adapter(const Spec& spec, const Precision& precision, Backend& backend,
                      const AdapterCapacity& capacity, const WeightSource& source) {
   return AdapterReader(spec, precision, backend, capacity, source).read();
@@ -211,19 +269,8 @@ Adapter read_adapter(const Spec& spec, const Precision& precision, Backend& back
 
 void load_adapter(const Adapter& adapter, const AdapterSlots& slots, int32_t slot,
                   DeviceContext& device) {
-  const auto put = [&](const TensorView& all, const std::vector<char>& one) {
-    device.upload(all.as<char>() + static_cast<size_t>(slot) * one.size(), one.data(), one.size());
-  };
-  for (size_t i = 0; i < adapter.layers.size(); ++i) {
-    for (size_t t = 0; t < adapter.layers[i].size(); ++t) {
-      const Adapter::Layer& from = adapter.layers[i][t];
-      const LoraLayer& to = slots.layers[i][t];
-      device.upload(const_cast<int32_t*>(to.ranks) + slot, &from.rank, sizeof(from.rank));
-      if (from.rank == 0) continue;
-      put(to.a, from.a);
-      put(to.b, from.b);
-    }
-  }
+  load_layers(adapter.source, slots.source, slot, device);
+  load_layers(adapter.stack, slots.stack, slot, device);
   device.synchronize();
 }
 

@@ -106,7 +106,16 @@ def header(channels: int = 1, rate: int = 16000, size: int = 0) -> bytes:
         (b"", "no audio"),
         (b"RIFF", "no audio"),
         (b"not audio at all" * 100, "no audio"),
-        (header(channels=0) + bytes(100), "no audio|0 channels"),
+        (header(channels=0) + bytes(100), "has 0 channels, expected 1 to 64"),
+        (header(channels=65) + bytes(100), "has 65 channels, expected 1 to 64"),
+        (header(rate=0) + bytes(100), "has a rate of 0 Hz, expected 100 to 1048576"),
+        (header(rate=1 << 30) + bytes(100), "has a rate of 1073741824 Hz"),
+        (header(size=200) + bytes(100), "ends after 100 bytes of samples, its header says 200"),
+        (written(tone(16000), 16000, "WAV", "PCM_16")[:-1], "ends after 15999 bytes"),
+        (written(tone(16000), 16000, "WAV", "PCM_16")[:30], "no audio"),
+        (written(tone(16000), 16000, "OGG", "VORBIS")[:2000], "no audio|ends after|broken"),
+        (written(np.full(9, 1e38), 16000, "WAV", "FLOAT"), "1.*e.37 at sample 0, expected finite"),
+        (written(np.full(9, 1e300), 16000, "WAV", "DOUBLE"), "inf at sample 0, expected finite"),
         (written(tone(16000), 16000, "FLAC", "PCM_16")[:3000], "ends after|broken|no audio"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",  # a file says when it was written
@@ -116,11 +125,109 @@ def test_refused(audio: Any, message: str) -> None:
         load_audio(audio)
 
 
-def test_claims_make_no_room() -> None:
-    """A header may claim 2^31 samples: what there is of them is read, or refused."""
-    data = header(size=0xFFFFFFF0) + tone(16000).astype(np.float32).tobytes()[:2000]
+@pytest.mark.parametrize("size", [0xFFFFFFFF, 0xFFFFFFFE, 0x7FFFFFFE])
+def test_claims_make_no_room(size: int) -> None:
+    """A header may claim 2^31 samples, as of a writer that did not know how many would come: those
+    that there are are read."""
+    samples = (tone(16000) * 32767).astype("<i2")
+    begin = resident()
+    found = load_audio(header(size=size) + samples.tobytes())
+    np.testing.assert_allclose(found, samples / 32768, atol=1e-6)
+    assert resident() - begin < 64 << 20
+
+
+def resident() -> int:
+    """Bytes of memory of this process."""
+    return 4096 * int(Path("/proc/self/statm").read_text().split()[1])
+
+
+def test_claims_of_other_files() -> None:
+    """FLAC that claims 2^36 samples, and chunks of no bytes without an end."""
+    whole = written(tone(16000), 16000, "FLAC", "PCM_16")
+    claims = whole[:21] + bytes([whole[21] | 15, 255, 255, 255, 255]) + whole[26:]
+    begin = resident()
     with suppress(ValueError):
-        assert load_audio(data).size <= 1000
+        assert load_audio(claims).size <= 16000
+    with pytest.raises(ValueError, match="no audio"):
+        load_audio(header()[:36] + b"none\0\0\0\0" * 100_000)
+    assert resident() - begin < 64 << 20
+
+
+@pytest.mark.parametrize("form", ["WAV", "FLAC"])
+def test_one_sample(form: str) -> None:
+    sample = np.array([0.5])
+    np.testing.assert_array_equal(load_audio(written(sample, 16000, form, "PCM_16")), [0.5])
+    assert load_audio(written(sample, 8000, form, "PCM_16")).size <= 2
+    with pytest.raises(ValueError, match="ends after 0 bytes of samples, its header says 2"):
+        load_audio(written(sample, 16000, "WAV", "PCM_16")[:44])
+
+
+@pytest.fixture
+def by_av(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("av")
+    monkeypatch.setitem(sys.modules, "soundfile", None)
+
+
+def encoded(samples: np.ndarray, rate: int, form: str, codec: str) -> bytes:
+    """A file that FFmpeg writes."""
+    import av
+
+    file = io.BytesIO()
+    with av.open(file, "w", format=form) as container:
+        stream = container.add_stream(codec, rate=rate, layout="mono")
+        frame = av.AudioFrame.from_ndarray(samples[None], format="fltp", layout="mono")
+        frame.sample_rate = rate
+        for packet in (*stream.encode(frame), *stream.encode(None)):
+            container.mux(packet)
+    return file.getvalue()
+
+
+@pytest.mark.usefixtures("by_av")
+@pytest.mark.parametrize("kind", ["PCM_16", "FLOAT"])
+def test_av_reads_what_soundfile_does(kind: str) -> None:
+    samples = tone(16000)
+    np.testing.assert_allclose(load_audio(written(samples, 16000, "WAV", kind)), samples, atol=4e-5)
+    stereo = np.stack([samples, tone(16000, hertz=1000)], axis=1)
+    found = load_audio(written(stereo, 16000, "WAV", kind))
+    np.testing.assert_allclose(found, stereo.mean(axis=1), atol=4e-5)
+    other = load_audio(written(tone(44100), 44100, "WAV", kind))
+    np.testing.assert_allclose(other[1000:7000], samples[1000:7000], atol=2e-3)
+    assert load_audio(written(np.zeros(0), 16000, "WAV", kind)).size == 0
+
+
+@pytest.mark.parametrize("form", ["mp4", "matroska"])
+def test_av_reads_what_soundfile_does_not(form: str, tmp_path: Path) -> None:
+    """AAC in containers of video, by bytes and by path."""
+    pytest.importorskip("av")
+    data = encoded(tone(16000, 2.0), 16000, form, "aac")
+    found = load_audio(data)
+    assert abs(found.size - 32000) <= 2048
+    spectrum = np.abs(np.fft.rfft(found[8000:24000]))
+    assert spectrum.argmax() == 440
+    path = tmp_path / "a.video"
+    path.write_bytes(data)
+    np.testing.assert_array_equal(load_audio(path), found)
+    with pytest.raises(ValueError, match="beyond max_seconds = 1"):
+        load_audio(data, max_seconds=1.0)
+
+
+@pytest.mark.usefixtures("by_av")
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "is no audio that can be read"),
+        (b"not audio at all" * 100, "is no audio that can be read"),
+        (header(channels=0) + bytes(100), "has 0 channels"),
+        (header(size=200) + bytes(100), "ends after 100 bytes of samples"),
+        (written(np.array([0.0, np.nan]), 16000, "WAV", "FLOAT"), "nan at sample 1"),
+        (written(tone(16000), 16000, "FLAC", "PCM_16")[:3000], "is no audio that can be read"),
+        (b"P6 2 2 255\n" + bytes(12), "has no audio|is no audio that can be read"),
+    ],
+    ids=range(7),
+)
+def test_av_refuses(data: bytes, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        load_audio(data)
 
 
 def test_lengths_and_rates_are_bounded() -> None:

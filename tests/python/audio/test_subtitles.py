@@ -120,5 +120,8 @@ def test_shell(
     assert "1.0 s of audio in" in said.err
     assert json.loads((out / "a.json").read_text())["duration"] == 0.5
     assert (out / "b.json").exists()
-    said = run("transcribe", model, files[0], "-f", "vtt", *more)
+    assert failed(run("transcribe", model, files[0], "--mode", "fast"), "mode is 'fast'")
+    none = tmp_path / "none.onnx"
+    assert failed(run("transcribe", model, files[0], "--vad", "--vad-model", none), "no file")
+    said = run("transcribe", model, files[0], "-f", "vtt", "--mode", "chunked", *more)
     assert said.out.startswith("WEBVTT\n")

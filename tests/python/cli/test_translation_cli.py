@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from checkpoints import GOLDEN
 from command_line import Cli, failed
 from packhorse import TextModel
 from text_to_text_models import make_folder
@@ -23,6 +24,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def model(folder: Path) -> Iterator[TextModel]:
     with TextModel.load(folder, kv_tokens=4096) as found:
         yield found
+
+
+def test_with_an_adapter(cli: Cli, folder: Path, model: TextModel, tmp_path: Path) -> None:
+    adapter = GOLDEN / "text_to_text_adapters" / "m2m-100"
+    file = tmp_path / "lines.txt"
+    file.write_text("\n".join(TEXTS) + "\n")
+    options = ("--from", "de", "--to", "fr", "--kv-tokens", "4096", "--adapter", adapter)
+    with TextModel.load(folder, kv_tokens=4096, max_adapters=1) as adapted:
+        adapted.generation_session.add_adapter("mine", adapter)
+        expected = adapted.translate(TEXTS, source="de", target="fr", adapter="mine")
+    assert expected != model.translate(TEXTS, source="de", target="fr")
+    shown = cli("translate", folder, file, *options)
+    assert shown.out.splitlines() == [" ".join(one.splitlines()) for one in expected]
 
 
 def test_translates_each_line(cli: Cli, folder: Path, model: TextModel, tmp_path: Path) -> None:

@@ -327,3 +327,19 @@ def test_specs_that_are_refused(tmp_path: Path) -> None:
     for fields, message in cases:
         with pytest.raises(ValueError, match=message):
             plan(**fields)
+
+
+def test_rotations_over_grids_that_are_refused() -> None:
+    spec = inspect_checkpoint(GOLDEN / "dinov3").spec
+    stack = spec["stacks"]["encoder"]
+    compressed = {"kind": "cca", "num_heads": 4, "num_kv_heads": 2, "head_dim": 8}
+    compressed |= {"depthwise_width": 3, "grouped_width": 2, "mask": "causal", "rope": "global"}
+    layers = [{"blocks": [compressed, stack["layers"][0]["blocks"][1]]}] * 2
+    words = {"kind": "tokens", "vocab_size": 9, "positions": {"kind": "none"}}
+    for changes, message in (
+        ({"stem": words}, "grid' is true, expected false without a stem of patches"),
+        ({"layers": layers}, "grid' is true, expected false beside compressed attention"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            packhorse.plan_memory({**spec, "stacks": {"encoder": {**stack, **changes}}})
+    packhorse.plan_memory(spec)

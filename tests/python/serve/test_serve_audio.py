@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -92,6 +93,8 @@ def test_languages_and_prompts(client: Client, model: AudioModel) -> None:
         audio(), language="de", initial_prompt="ABC", hotwords="XY", **options
     )
     assert ask(client, **asked, **options).json["text"] == expected.text
+    windows = model.transcribe(audio(2.5), mode="chunked", **options)
+    assert ask(client, file=audio(2.5), mode="chunked", **options).json["text"] == windows.text
     translated = ask(client, "/v1/audio/translations", **options).json["text"]
     assert translated == model.transcribe(audio(), task="translate", **options).text
 
@@ -128,6 +131,8 @@ def test_words(client: Client, model: AudioModel) -> None:
         ({"temperature": "nan"}, None, "temperature is 'nan'"),
         ({"beam_size": "1.5"}, None, "beam_size is 1.5, expected a whole number"),
         ({"stream": "maybe"}, None, "stream is 'maybe', expected true or false"),
+        ({"mode": "fast"}, None, "mode is 'fast', expected 'sequential' or 'chunked'"),
+        ({"vad_filter": "yes"}, None, "vad_filter is 'yes', expected true or false"),
         ({"timestamp_granularities[]": "word"}, None, "expected verbose_json"),
         ({"timestamp_granularities": "letter"}, None, "has 'letter', expected segment or word"),
         ({"colour": "red"}, None, "'colour' is not supported"),
@@ -180,3 +185,33 @@ def test_parts() -> None:
     many = b"".join(form({"a": "1"})[0][:-9] for _ in range(101)) + b"--X-X--"
     with pytest.raises(ServeError, match="more than 100 parts"):
         read_form(many, headers["content-type"])
+
+
+def test_size_of_a_file() -> None:
+    """A file has a limit of its own, which the one of JSON does not touch."""
+    file = audio(0.4)  # 25,658 bytes
+    assert 5000 < len(file) < 30_000
+    limits = {"payload_limit": 5000, "kv_tokens": 4096}
+    with serving(settings_for(f"whisper={MODEL}", max_audio_bytes=len(file), **limits)) as (one, _):
+        assert ask(one, file=file, beam_size=1).status == 200
+        answer = ask(one, file=file + b"x")
+        assert answer.status == 413
+        assert f"the file has {len(file) + 1} bytes" in answer.json["error"]["message"]
+        answer = ask(one, file=file + bytes(70_000))
+        assert answer.status == 413
+        assert f"at most {len(file) + 65_536} are taken" in answer.json["error"]["message"]
+        body, headers = form({"prompt": "a" * 6000}, file)
+        assert one.post(PATH, body, headers=headers).status == 200
+        answer = one.post("/v1/completions", {"model": "whisper", "prompt": "a" * 6000})
+        assert answer.status == 413
+    with serving(settings_for(f"whisper={MODEL}", max_body_bytes=9000, **limits)) as (one, _):
+        answer = ask(one, file=file)
+        assert answer.status == 413
+        assert "at most 9000 are taken" in answer.json["error"]["message"]
+
+
+def test_missing_network_of_speech(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("packhorse.audio.silero.find_silero", lambda path: Path("none.onnx"))
+    answer = ask(client, vad_filter="true")
+    assert answer.status == 400
+    assert "there is no file none.onnx" in answer.json["error"]["message"]

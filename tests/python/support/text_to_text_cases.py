@@ -13,6 +13,7 @@ from packhorse import GenerationSession
 
 Ids = npt.NDArray[np.int32]
 FOLDER = GOLDEN / "text_to_text"
+ADAPTERS = GOLDEN / "text_to_text_adapters"  # adapters of the models of the same names
 NAMES = sorted(path.name for path in FOLDER.iterdir())
 # Ways to choose tokens.
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -36,6 +37,19 @@ class Golden:
 
     def rows(self, name: str, ends: str) -> list[Any]:
         return np.split(self._arrays[name], self._arrays[ends][1:-1])
+
+
+class AdapterGolden:
+    """Outputs of PEFT with the adapter of a model, for each source alone."""
+
+    def __init__(self, name: str) -> None:
+        arrays = dict(np.load(ADAPTERS / name / "golden.npz"))
+        self.sources = np.split(arrays["ids"], arrays["cu_seqlens"][1:-1])
+        self.targets = np.split(arrays["target_ids"], arrays["target_cu"][1:-1])
+        self.starts = [target[:1] for target in self.targets]
+        self.logits = arrays["logits"]
+        self.bfloat16_error = float(arrays["bfloat16_error"])
+        self.greedy = arrays["greedy"].tolist()
 
 
 def log_softmax(logits: Any) -> Any:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from packhorse_weights.config import Config, read_config
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.files import has_file
 from packhorse_weights.layout import STACKS, weight_shapes
-from packhorse_weights.spec import Spec, weight_sets
+from packhorse_weights.spec import Spec, upgraded, weight_sets
 from packhorse_weights.tensor import Tensor, cast
 from packhorse_weights.weight_files import read_file
 
@@ -29,6 +30,10 @@ _LAYERS = (
     "attention.key",
     "attention.value",
     "attention.output",
+    "cross_attention.query",
+    "cross_attention.key",
+    "cross_attention.value",
+    "cross_attention.output",
     "ffn.gate",
     "ffn.up",
     "ffn.down",
@@ -75,41 +80,73 @@ class _Module:
     shape: tuple[int, int]
 
 
-def _family(spec: Spec) -> Architecture:
-    for family in FAMILIES:
-        if spec["family"] in family.classes:
-            return family
-    raise CheckpointError(
-        f"adapters are known by the names that transformers gives to the layers of a family, and "
-        f"{spec['family']!r:.80} is none"
-    )
+class _Known(NamedTuple):
+    """Dense layers that a stack has in each of its layers."""
+
+    begin: str  # beginning of our names: the stack, where there are several
+    ours: str
+    theirs: str  # name in transformers, with {i} for the number
+    num_layers: int
+
+
+def _known_layers(family: Architecture, spec: Spec) -> list[_Known]:
+    """The layers that adapters may have, as far as the family names them."""
+    stacks = upgraded(spec)["stacks"]
+    shapes = weight_shapes(spec)
+    found = []
+    for stack in stacks:
+        begin = f"{stack}." if len(stacks) > 1 else ""
+        count = len(weight_sets(spec, stack))
+        for ours in _LAYERS:
+            theirs = family.names.get(f"{begin}layers.{{i}}.{ours}")
+            parts = (f"{begin}layers.0.{part}.weight" for part in STACKS.get(ours, (ours,)))
+            if theirs is not None and all(part in shapes for part in parts):
+                found.append(_Known(begin, ours, theirs, count))
+    return found
+
+
+def _layers_of(spec: Spec) -> list[_Known]:
+    """Raises CheckpointError for a model whose names in transformers nobody knows."""
+    families = [family for family in FAMILIES if spec["family"] in family.classes]
+    if not families:
+        raise CheckpointError(
+            "adapters are known by the names that transformers gives to the layers of a family, "
+            f"and {spec['family']!r:.80} is none"
+        )
+    # Several may have the name: encoders alone beside those with a decoder, and blocks with a gate
+    # beside those without. The one of the model names all of its layers, and no gate too many.
+    gated = any(name.endswith("layers.0.ffn.gate.weight") for name in weight_shapes(spec))
+
+    def fits(family: Architecture) -> tuple[int, bool]:
+        named = any("ffn.gate" in ours for ours in family.names)
+        return len(_known_layers(family, spec)), named == gated
+
+    return _known_layers(max(families, key=fits), spec)
 
 
 class _Modules:
     """Finds which dense layer of ours a module of transformers is."""
 
     def __init__(self, spec: Spec) -> None:
-        names = _family(spec).names
-        theirs = {ours: names.get(f"layers.{{i}}.{ours}") for ours in _LAYERS}
-        self._known = {ours: name for ours, name in theirs.items() if name is not None}
+        self._known = _layers_of(spec)
         self._shapes = weight_shapes(spec)
-        self._num_layers = len(weight_sets(spec))
 
     def find(self, module: str, where: str) -> _Module:
-        for ours, theirs in self._known.items():
-            if (found := _pattern(theirs).fullmatch(module)) is None:
+        for known in self._known:
+            if (found := _pattern(known.theirs).fullmatch(module)) is None:
                 continue
             number = int(found[1])
-            if number >= self._num_layers:
+            if number >= known.num_layers:
                 raise CheckpointError(
-                    f"{where}: {module}: the model has {self._num_layers} layers: the adapter is "
+                    f"{where}: {module}: the model has {known.num_layers} layers: the adapter is "
                     "of another base model"
                 )
-            return _Module(f"layers.{number}.{ours}", self._shape(f"layers.{number}.", ours))
-        supported = ", ".join(theirs.rpartition(".")[2] for theirs in self._known.values())
+            layer = f"{known.begin}layers.{number}."
+            return _Module(f"{layer}{known.ours}", self._shape(layer, known.ours))
+        names = dict.fromkeys(known.theirs.rpartition(".")[2] for known in self._known)
         raise CheckpointError(
             f"{where}: {module} is not one of the layers that adapters of this model may have: "
-            f"{supported}"
+            f"{', '.join(names)}"
         )
 
     def _shape(self, layer: str, ours: str) -> tuple[int, int]:

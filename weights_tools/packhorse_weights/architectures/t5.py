@@ -134,10 +134,12 @@ ARCHITECTURE = Architecture(
     heads=HEADS,
     accepts=is_gated,
 )
+_FIRST_NAMES = {**NAMES, "layers.{i}.ffn.up": f"{_FEED_FORWARD}.DenseReluDense.wi"}
+del _FIRST_NAMES["layers.{i}.ffn.gate"]
 FIRST_ARCHITECTURE = Architecture(
     classes=CLASSES,
     spec=spec,
-    names={**NAMES, "layers.{i}.ffn.up": f"{_FEED_FORWARD}.DenseReluDense.wi"},
+    names=_FIRST_NAMES,
     encoder=ENCODER,
     unused=TABLES,
     heads=HEADS,

@@ -136,9 +136,10 @@ class Exchange:
         """The time at which the request came, in seconds since 1970."""
         return int(time.time() - (time.monotonic() - self.started))
 
-    async def body(self) -> bytes:
-        """The whole body. Raises ServeError for more than `payload_limit`, ClientGoneError."""
-        limit = self.service.settings.payload_limit
+    async def body(self, limit: int | None = None) -> bytes:
+        """The whole body. Raises ServeError for more than `limit` bytes (None: `payload_limit`),
+        ClientGoneError."""
+        limit = self.service.settings.payload_limit if limit is None else limit
         announced = self.headers.get(b"content-length", b"0")
         if announced.isdigit() and int(announced) > limit:
             raise _too_large(int(announced), limit)

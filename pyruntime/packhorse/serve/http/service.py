@@ -45,7 +45,7 @@ class Service:
         self.image_urls = ImageUrls(settings, self.metrics)
         self.fetchers = ThreadPoolExecutor(_FETCHERS, "packhorse-fetch")
         self.deadlines = Deadlines()
-        self.bodies = Bodies(settings.max_body_bytes or 16 * settings.payload_limit, self.metrics)
+        self.bodies = Bodies(settings.body_bytes, self.metrics)
         self.stopping = False
         self.started = False  # the lifespan has begun
 

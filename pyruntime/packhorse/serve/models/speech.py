@@ -65,7 +65,7 @@ class Hearing:
                 raise ServeError("timeout", "the audio was not transcribed in time") from None
             if news is None:
                 return
-            if isinstance(news, ValueError | TypeError | ModuleNotFoundError):
+            if isinstance(news, ValueError | TypeError | ModuleNotFoundError | FileNotFoundError):
                 raise ServeError("validation", str(news))
             if isinstance(news, BaseException):
                 raise ServeError("backend", f"the model failed: {news}") from news

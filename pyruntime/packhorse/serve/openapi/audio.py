@@ -24,6 +24,8 @@ _FORM: dict[str, Schema] = {
     "temperature": {"type": "number", "minimum": 0, "maximum": 1},
     "timestamp_granularities[]": array(constant("segment", "word")),
     "stream": FLAG,
+    "mode": constant("sequential", "chunked"),
+    "vad_filter": FLAG,
     "beam_size": {"type": "integer", "minimum": 1, "maximum": 64},
     "seed": {"type": "integer", "minimum": 0},
 }

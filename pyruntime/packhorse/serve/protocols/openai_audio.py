@@ -25,6 +25,8 @@ _KNOWN = (
     "timestamp_granularities",
     "stream",
     "hotwords",
+    "mode",
+    "vad_filter",
     "beam_size",
     "seed",
 )
@@ -107,6 +109,8 @@ def _options(form: Form, task: str) -> dict[str, Any]:
         "initial_prompt": _one(form, "prompt"),
         "hotwords": _one(form, "hotwords"),
         "temperature": _temperatures(_number(form, "temperature", 0.0, 1.0)),
+        "mode": _one(form, "mode") or "sequential",
+        "vad_filter": _flag(form, "vad_filter"),
     }
     if "word" in _granularities(form):
         found["word_timestamps"] = True
@@ -166,7 +170,8 @@ async def _stream(hearing: Hearing) -> AsyncIterator[bytes]:
 
 
 async def _answer(exchange: Exchange, task: str) -> Reply | EventStream:
-    body = await exchange.body()
+    service = exchange.service
+    body = await exchange.body(service.settings.audio_body_bytes)
     exchange.size = len(body)
     content_type = exchange.headers.get(b"content-type", b"").decode("latin-1")
     form = await asyncio.to_thread(read_form, body, content_type)
@@ -175,6 +180,11 @@ async def _answer(exchange: Exchange, task: str) -> Reply | EventStream:
             raise ServeError("unsupported", f"{name!r:.80} is not supported", parameter=name)
     if "file" not in form.files:
         raise ServeError("validation", "there is no file", parameter="file")
+    size, most = len(form.files["file"]), service.settings.max_audio_bytes
+    if size > most:
+        raise ServeError(
+            "too_large", f"the file has {size} bytes, at most {most} are taken", parameter="file"
+        )
     shape = _one(form, "response_format") or "json"
     if shape not in FORMATS:
         raise ServeError(
@@ -185,7 +195,6 @@ async def _answer(exchange: Exchange, task: str) -> Reply | EventStream:
     _check_granularities(form, shape)
     streams = _flag(form, "stream")
     options = _options(form, task)
-    service = exchange.service
     model = service.registry.speech(_one(form, "model"))
     exchange.model = model.name
     hearing = model.hear(form.files["file"], options, service.settings.generation_timeout_s)
