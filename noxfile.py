@@ -86,10 +86,10 @@ def build(session: nox.Session, folder: str, source: str, *options: str, target:
     run(session, CMAKE, "--build", f"build/{folder}", *(("--target", target) if target else ()))
 
 
-def ctest(session: nox.Session, folder: str) -> None:
+def ctest(session: nox.Session, folder: str, *options: str) -> None:
     run(
         *(session, BIN / "ctest", "--output-on-failure", "--parallel", "2"),
-        *("--test-dir", f"build/{folder}"),
+        *("--test-dir", f"build/{folder}", *options),
     )
 
 
@@ -263,12 +263,16 @@ def test_emulated(session: nox.Session) -> None:
 
 @here
 def cuda_compile(session: nox.Session) -> None:
-    """Compiles the CUDA code, for one architecture and with few instantiations."""
+    """Compiles the CUDA code, for one architecture and with few instantiations, and runs the C++
+    tests whose CUDA runtime is a fake."""
     make(session, "build", "cutlass")
-    build(
-        session, "cuda", ".", "-DPACKHORSE_CUDA=ON", "-DPACKHORSE_CUDA_ARCHS=90a",
-        "-DPACKHORSE_CUDA_REDUCED=ON", target="packhorse",
-    )  # fmt: skip
+    options = (
+        *("-DPACKHORSE_CUDA=ON", "-DPACKHORSE_CUDA_ARCHS=90a", "-DPACKHORSE_CUDA_REDUCED=ON"),
+        "-DPACKHORSE_BUILD_TESTS=ON",
+    )
+    for target in ("packhorse", "packhorse_cuda_fakes"):
+        build(session, "cuda", ".", *options, target=target)
+    ctest(session, "cuda", "--tests-regex", "^packhorse_cuda_")
 
 
 ARM = (
