@@ -29,6 +29,7 @@ from random_models import device_name, forget, make_model, room, synchronise
 from translation_shapes import SHAPES, enlarge
 from turns import (
     against_mark,
+    asked,
     elapsed,
     guarded,
     medians,
@@ -338,7 +339,7 @@ def main() -> None:
                 {
                     "device": device_name(options.device),
                     "versions": {"packhorse": packhorse.__version__, "peers": versions},
-                    "command": sys.argv[1:],
+                    "command": asked(),
                     "method": METHOD,
                     "shapes": results,
                 },

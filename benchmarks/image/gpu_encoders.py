@@ -31,6 +31,7 @@ from random_models import device_name, forget, make_model, room, synchronise
 from turns import (
     Times,
     against_mark,
+    asked,
     elapsed,
     guarded,
     medians,
@@ -509,7 +510,7 @@ def main() -> None:
                     {
                         "device": device_name(options.device),
                         "versions": {"packhorse": packhorse.__version__, "peers": versions},
-                        "command": sys.argv[1:],
+                        "command": asked(),
                         "method": METHOD,
                         "marks": MARKS,
                         "rows": rows,

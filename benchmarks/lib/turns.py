@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import statistics
+import sys
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -88,6 +89,16 @@ def against_mark(found: float | None, mark: float, unit: str = "x") -> str:
     if found is None:
         return "not measured"
     return f"{found:.2f}{unit} (mark {mark:g}{unit}: {'reached' if found >= mark else 'missed'})"
+
+
+def asked() -> list[str]:
+    """The program's arguments, but for where its result goes."""
+    given = sys.argv[1:]
+    return [
+        one
+        for one, before in zip(given, ["", *given], strict=False)
+        if "--out" not in (one, before)
+    ]
 
 
 def write_json(path: Path | None, content: Mapping[str, Any]) -> None:

@@ -27,7 +27,7 @@ from packhorse.audio import log_mel
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "lib"))
 from random_models import device_name, forget, make_model, room, synchronise
-from turns import elapsed, guarded, medians, ratio, say, take_turns, write_json
+from turns import asked, elapsed, guarded, medians, ratio, say, take_turns, write_json
 
 METHOD = """\
 Samples of 24 seconds of noise, each its own, padded with silence to Whisper's window of 30: \
@@ -281,7 +281,7 @@ def main() -> None:
             {
                 "device": name,
                 "versions": {"packhorse": packhorse.__version__, "peers": versions},
-                "command": sys.argv[1:],
+                "command": asked(),
                 "method": METHOD,
                 "rows": rows,
             },
