@@ -16,7 +16,7 @@ import packhorse
 import pytest
 from adapted_model import adapted_texts
 from command_line import Cli, failed
-from generation_sessions import LLAMA, ON, PAGE
+from generation_sessions import LLAMA, ON, PAGE, Held
 from generation_sessions import load as load_session
 from packhorse import GeneratedTokens, GenerationSession, Sampling, TextModel
 
@@ -175,25 +175,8 @@ def test_added_and_removed_while_others_run() -> None:
         assert failures == []
 
 
-class Held:
-    """A mask that allows everything, and holds the engine from its third token on."""
-
-    def __init__(self) -> None:
-        self.reached, self.go_on = threading.Event(), threading.Event()
-        self._tokens = 0
-
-    def fill(self, _words: memoryview) -> bool:
-        return False
-
-    def accept(self, _token: int) -> None:
-        self._tokens += 1
-        if self._tokens == 3:
-            self.reached.set()
-            assert self.go_on.wait(10)
-
-
 def test_requests_of_a_removed_adapter_end_with_it() -> None:
-    held = Held()
+    held = Held(tokens=3)
     asked = Sampling(max_new_tokens=9, ignore_eos=True, adapter="all")
     with load(max_adapters=1) as session:
         session.add_adapter("all", ALL)

@@ -14,7 +14,7 @@ import packhorse
 import pytest
 from command_line import Cli, failed
 from fake_engine import fake_session
-from generation_sessions import LLAMA, ON, PAGE, load
+from generation_sessions import LLAMA, ON, PAGE, held, load
 from packhorse import GenerationSession, Sampling, TextModel
 from packhorse.text import TextTokenizer
 from packhorse_weights.generation_files import GenerationFiles
@@ -63,7 +63,8 @@ def alone(session: GenerationSession, requests: Asked) -> list[Any]:
 
 
 def together(session: GenerationSession, requests: Asked) -> list[Any]:
-    submitted = [session.submit(ids, sampling) for ids, sampling in requests]
+    with held(session):
+        submitted = [session.submit(ids, sampling) for ids, sampling in requests]
     return [results(request) for request in submitted]
 
 

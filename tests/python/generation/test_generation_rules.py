@@ -10,6 +10,7 @@ from typing import Any
 import packhorse
 import pytest
 from checkpoints import GOLDEN
+from generation_sessions import held
 from packhorse import Sampling
 
 FOUND = json.loads((GOLDEN / "generation_rules.json").read_text())
@@ -63,7 +64,8 @@ def test_a_text_is_the_same_alone_and_with_others(device: str, draft: str | None
             session.submit(ids, one).results() for ids, one in zip(prompts, wanted, strict=True)
         ]
     with packhorse.Session.load(folder, device, dtype, kv_tokens=640, draft=draft) as session:
-        requests = [session.submit(ids, one) for ids, one in zip(prompts, wanted, strict=True)]
+        with held(session):
+            requests = [session.submit(ids, one) for ids, one in zip(prompts, wanted, strict=True)]
         together = [request.results() for request in requests]
         assert session.stats["preemptions"] > 0
     for one, two in zip(alone, together, strict=True):
