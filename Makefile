@@ -14,8 +14,8 @@ BIN := .venv/bin
 CMAKE := $(BIN)/cmake
 NOX := $(BIN)/nox
 PIP := $(BIN)/pip --disable-pip-version-check --quiet
-# Headers of the standard library are compiled once, but not for `nox -s tidy`, which finds a file that lacks an include.
-PRECOMPILED := -DPACKHORSE_PRECOMPILE_HEADERS=ON
+# Common headers are read once for many files, but not by `nox -s tidy`, which finds a file that lacks an include.
+FAST_BUILD := -DPACKHORSE_FAST_BUILD=ON
 # The build tools of .venv come first; scikit-build-core finds ninja and cython through PATH.
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
@@ -132,7 +132,7 @@ clean:
 .venv/.installed: .venv/.build $(if $(CUDA_MACHINE),.venv/.cutlass) $(SOURCES)
 	@echo "Building and installing packhorse ..."
 	mkdir -p build
-	SKBUILD_BUILD_DIR=build/wheel CMAKE_ARGS="-DPACKHORSE_WERROR=$(WERROR) $(PRECOMPILED)" \
+	SKBUILD_BUILD_DIR=build/wheel CMAKE_ARGS="-DPACKHORSE_WERROR=$(WERROR) $(FAST_BUILD)" \
 	  $(PIP) install --no-build-isolation --no-deps .
 	touch $@
 

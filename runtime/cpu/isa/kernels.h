@@ -68,10 +68,13 @@ extern const Kernels kSse41Kernels;
 extern const Kernels kAvx2Kernels;
 extern const Kernels kAvx512Kernels;
 extern const Kernels kAvx512Bf16Kernels;
-extern const Kernels kAmxKernels;
 extern const Kernels kNeonKernels;
 extern const Kernels kNeonDotKernels;
 extern const Kernels kNeonMatmulKernels;
+
+/// Replaces kernels of kAvx512Bf16Kernels by those that use AMX. Runs on a processor with AMX
+/// alone.
+void use_amx(Kernels& kernels);
 
 /// The kernels for this machine (cpu_features).
 const Kernels& kernels_here();

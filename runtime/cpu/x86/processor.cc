@@ -44,11 +44,20 @@ CpuFeatures cpu_features() {
   return features;
 }
 
+static const Kernels& amx_kernels() {
+  static const Kernels kernels = [] {
+    Kernels changed = kAvx512Bf16Kernels;
+    use_amx(changed);
+    return changed;
+  }();
+  return kernels;
+}
+
 const Kernels& kernels_here() {
   const CpuFeatures features = cpu_features();
   switch (features.isa) {
     case Isa::kAvx512:
-      if (features.amx) return kAmxKernels;
+      if (features.amx) return amx_kernels();
       return features.bfloat16 ? kAvx512Bf16Kernels : kAvx512Kernels;
     case Isa::kAvx2:
       return kAvx2Kernels;

@@ -103,7 +103,7 @@ TEST(cpu_stripe_of_bfloat16) {
         cpu::kAvx512Bf16Kernels.multiply_stripe[1](task);
         if (cpu::cpu_features().amx) {  // its instructions are not emulated elsewhere
           task.out = tiles.data();
-          cpu::kAmxKernels.multiply_stripe[0](task);
+          cpu::kernels_here().multiply_stripe[0](task);
         }
         bool right = true;
         for (int64_t row = 0; row < rows; ++row) {
