@@ -54,9 +54,9 @@ test-cpp: .venv/.installed
 	$(BIN)/ctest --output-on-failure --parallel 2 --test-dir build/wheel
 
 # Files of tests side by side, as many as there are processors, but four at most: many tests start
-# threads of their own.
+# threads of their own. In their order: those of few tests, which would come last, take longest.
 test-python: .venv/.installed .venv/.text .venv/.test .venv/.model .venv/.smollm2
-	$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadfile
+	$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 # A warning where the GPU tests have not been run since the CUDA code changed.
 gpu-receipt: .venv/.build

@@ -26,11 +26,12 @@ def run(*command: str | Path) -> str:
 
 
 def build(source: Path, folder: Path, prefix: str = "", *options: str) -> Path:
-    """Builds an example in `folder`, as a user would."""
+    """Builds an example in `folder`, as a user would, but without optimisation, in half the time."""
     if shutil.which("cmake") is None:
         pytest.skip("needs cmake")
     prefixes = f"-DCMAKE_PREFIX_PATH={Path(packhorse.__file__).parent};{prefix}"
-    run("cmake", "-S", source, "-B", folder, prefixes, *options)
+    quick = ("-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_CXX_FLAGS_DEBUG=-O0")
+    run("cmake", "-S", source, "-B", folder, prefixes, *quick, *options)
     run("cmake", "--build", folder)
     return folder
 
