@@ -154,6 +154,7 @@ class Worker:
         environment = dict(os.environ, OMP_NUM_THREADS=threads)
         if arguments.avx2:
             environment |= {"ONEDNN_MAX_CPU_ISA": "AVX2", "CT2_FORCE_CPU_ISA": "AVX2"}
+            environment |= {"MKL_ENABLE_INSTRUCTIONS": "AVX2"}  # CTranslate2's products on Intel
         pythons = dict(one.split("=", 1) for one in arguments.python)
         command = [pythons.get(name.split()[0], sys.executable), __file__, str(arguments.folder)]
         command += ["--threads", threads, "--new", str(arguments.new), "--worker", name]

@@ -15,9 +15,10 @@ constexpr int64_t kStep = 4;      // input features of a column whose upper bits
 constexpr int64_t kQuarter = 16;  // input features of a column whose lower bits share a word
 constexpr int64_t kWord = sizeof(uint32_t);
 constexpr int64_t kStepBytes = kStep * kStripeColumns;
-constexpr int64_t kQuarterBytes = kQuarter / kStep * kStepBytes + kWord * kStripeColumns;
+constexpr int64_t kUpperBytes = kWideBlock / kStep * kStepBytes;
+constexpr int64_t kWordBytes = kWord * kStripeColumns;  // of a quarter
 constexpr int64_t kScaleBytes = sizeof(uint16_t) * kStripeColumns;
-constexpr int64_t kGroupBytes = kScaleBytes + kWideBlock / kQuarter * kQuarterBytes;
+constexpr int64_t kGroupBytes = kScaleBytes + kUpperBytes + kWideBlock / kQuarter * kWordBytes;
 
 constexpr float kLargest = 511.0f;
 constexpr float kMagic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
@@ -52,14 +53,15 @@ uint16_t pack_group(const float* weight, int64_t count, uint8_t* to) {
     const float rounded = step > 0 ? weight[i] / step + kMagic - kMagic : 0.0f;
     values[static_cast<size_t>(i)] = static_cast<int32_t>(std::clamp(rounded, -kLargest, kLargest));
   }
-  for (int64_t quarter = 0; quarter < kWideBlock; quarter += kQuarter, to += kQuarterBytes) {
+  uint8_t* words = to + kUpperBytes;
+  for (int64_t quarter = 0; quarter < kWideBlock; quarter += kQuarter, words += kWordBytes) {
     uint32_t lower = 0;
-    for (int64_t i = 0; i < kQuarter; ++i) {
-      const int32_t value = values[static_cast<size_t>(quarter + i)];
+    for (int64_t i = quarter; i < quarter + kQuarter; ++i) {
+      const int32_t value = values[static_cast<size_t>(i)];
       to[i / kStep * kStepBytes + i % kStep] = static_cast<uint8_t>(value >> 2);
-      lower |= static_cast<uint32_t>(value & 3) << place_of(i);
+      lower |= static_cast<uint32_t>(value & 3) << place_of(i % kQuarter);
     }
-    std::memcpy(to + kQuarter / kStep * kStepBytes, &lower, sizeof(lower));
+    std::memcpy(words, &lower, sizeof(lower));
   }
   return scale;
 }
@@ -100,12 +102,11 @@ int64_t read_wide_group(const void* packed, int64_t row, int64_t in_features, in
   const float scale = float_of(static_cast<uint32_t>(bits) << 16);
   const int64_t count = std::min(kWideBlock, in_features - first);
   for (int64_t i = 0; i < count; ++i) {
-    const uint8_t* quarter = group + kScaleBytes + i / kQuarter * kQuarterBytes + column * kWord;
-    const int64_t feature = i % kQuarter;
-    const uint8_t upper = quarter[feature / kStep * kStepBytes + feature % kStep];
+    const uint8_t* of_column = group + kScaleBytes + column * kWord;
+    const uint8_t upper = of_column[i / kStep * kStepBytes + i % kStep];
     uint32_t lower = 0;
-    std::memcpy(&lower, quarter + kQuarter / kStep * kStepBytes, sizeof(lower));
-    const auto low = static_cast<int32_t>(lower >> place_of(feature) & 3);
+    std::memcpy(&lower, of_column + kUpperBytes + i / kQuarter * kWordBytes, sizeof(lower));
+    const auto low = static_cast<int32_t>(lower >> place_of(i % kQuarter) & 3);
     values[i] = scale * static_cast<float>(static_cast<int8_t>(upper) * 4 + low);
   }
   return count;

@@ -1,12 +1,12 @@
 // Layout of weights of 10 bits (WeightGroups): what a language model in int8 makes of floats.
 //
 // A packed weight is a sequence of stripes of 64 output features. A stripe holds one group of 64
-// input features after another: 64 scales, bfloat16, and four quarters. A quarter has, of 16 input
-// features, the upper 8 bits: of 4 neighbouring input features of each of the 64 columns, as in
-// weights of 8 bits; and a word for each column, of the lower 2 bits. A value is signed. Bits 4 s +
-// 2 p of a word's lower half belong to feature 4 s + p of the quarter, those of its upper half to
-// feature 4 s + 2 + p, so that a shift puts those of two features where their sums of products want
-// them (gemm_kernel_groupwise_tiles.inc).
+// input features after another: 64 scales, bfloat16; the upper 8 bits, of 4 neighbouring input
+// features of each of the 64 columns after the other, as in weights of 8 bits; and the lower 2, a
+// word for each column and 16 features. A value is signed. Bits 4 s + 2 p of a word's lower half
+// belong to feature 4 s + p of the 16, those of its upper half to feature 4 s + 2 + p, so that a
+// shift puts those of two features where their sums of products want them
+// (gemm_kernel_groupwise_tiles.inc).
 #pragma once
 
 #include <cstddef>

@@ -11,6 +11,7 @@
 namespace packhorse::cpu {
 namespace {
 
+constexpr int64_t kRowsOfTiles = 16;  // rows from which on tile registers are faster than vectors
 constexpr int64_t kManyRowColumns = 192;  // columns of a task that has more than kSkinnyRows rows
 
 class GroupwiseGemm final : public Gemm {
@@ -21,10 +22,14 @@ class GroupwiseGemm final : public Gemm {
     multiply_ = kernels.multiply_groupwise[index_of(shape.out_dtype)];
     const auto vnni = kernels.multiply_groupwise_vnni[index_of(shape.out_dtype)];
     if (vnni != nullptr && cpu_features().vnni) multiply_ = vnni;
+    if (shape.groups.bits == 10) multiply_apart_ = kernels.multiply_wide[index_of(shape.out_dtype)];
   }
 
   int64_t readable_rows(int64_t rows) const override { return rows; }
   void run(const Block& block) const override { run_columns(block, 0, shape_.out_features); }
+  bool takes_bytes_apart(int64_t rows) const override {
+    return multiply_apart_ != nullptr && rows >= kRowsOfTiles;
+  }
   int64_t columns_at_once(int64_t rows) const override {
     return rows <= kSkinnyRows ? kStripeColumns : kManyRowColumns;
   }
@@ -42,6 +47,7 @@ class GroupwiseGemm final : public Gemm {
     task.group = shape_.groups.size;
     task.minima = shape_.groups.minima;
     task.activation = shape_.activation;
+    const auto multiply = takes_bytes_apart(block.rows) ? multiply_apart_ : multiply_;
     for (int64_t first = begin; first < begin + columns; first += kStripeColumns) {
       task.weight =
           static_cast<const uint8_t*>(block.weight) + first / kStripeColumns * stripe_bytes_;
@@ -49,7 +55,7 @@ class GroupwiseGemm final : public Gemm {
       task.out = static_cast<char*>(block.out) +
                  static_cast<size_t>(first - block.first_column) * size_of(shape_.out_dtype);
       task.columns = std::min(kStripeColumns, begin + columns - first);
-      multiply_(task);
+      multiply(task);
     }
   }
 
@@ -57,6 +63,7 @@ class GroupwiseGemm final : public Gemm {
   const DenseShape shape_;
   const int64_t stripe_bytes_;
   void (*multiply_)(const MultiplyGroupwise&);
+  void (*multiply_apart_)(const MultiplyGroupwise&) = nullptr;
 };
 
 }  // namespace

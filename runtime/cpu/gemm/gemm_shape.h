@@ -91,6 +91,9 @@ class Gemm {
   virtual ~Gemm() = default;
   /// The block size that is used for `rows` <= kBlockRows rows. x is read up to this row.
   virtual int64_t readable_rows(int64_t rows) const = 0;
+  /// True where x in 16-bit integers, in a block of `rows` rows, is to have its bytes apart
+  /// (QuantizeBlocks).
+  virtual bool takes_bytes_apart(int64_t) const { return false; }
   virtual void run(const Block& block) const = 0;
   /// The columns that a task of a block of `rows` <= kBlockRows rows should take.
   virtual int64_t columns_at_once(int64_t rows) const = 0;

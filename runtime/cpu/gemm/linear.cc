@@ -72,9 +72,10 @@ struct Chain {
   Target target(int64_t first_row, int64_t rows, float* result) const;
   Gemm::Block block(const Layer& layer, int64_t rows, const Source& from, const Target& to,
                     int worker) const;
-  Source quantize(const void* from, int64_t stride, int64_t rows, const Layer& layer,
-                  const Quantized& to) const;
-  Source finish_up(std::byte* rows_of_up, int64_t rows, const Quantized& to) const;
+  Source quantize(const void* from, int64_t stride, int64_t rows, int64_t of_block,
+                  const Layer& layer, const Quantized& to) const;
+  Source finish_up(std::byte* rows_of_up, int64_t rows, int64_t of_block,
+                   const Quantized& to) const;
   void gate_columns(const Buffers& own, int64_t rows, int64_t begin, int64_t columns) const;
   void gate_rows(const std::byte* from, std::byte* to, int64_t to_stride, int64_t rows,
                  int64_t columns) const;
@@ -129,14 +130,15 @@ Gemm::Block Chain::block(const Layer& layer, int64_t rows, const Source& from, c
           .worker = worker};
 }
 
-// Quantises rows of the input of a layer.
-Source Chain::quantize(const void* from, int64_t stride, int64_t rows, const Layer& layer,
-                       const Quantized& to) const {
+// Quantises rows of the input of a layer, which takes `of_block` rows at once.
+Source Chain::quantize(const void* from, int64_t stride, int64_t rows, int64_t of_block,
+                       const Layer& layer, const Quantized& to) const {
   const CpuTimer timer(CpuPart::kQuantize);
   if (to.blocks > 0) {
     kernels.quantize_blocks[index_of(sizes.floats)](
         {from, stride, rows, to.features, reinterpret_cast<int8_t*>(to.values), to.scales, to.sums,
-         layer.weight->input_order, layer.weight->groups.wide_inputs});
+         layer.weight->input_order, layer.weight->groups.wide_inputs,
+         layer.gemm->takes_bytes_apart(of_block)});
     return to.source();
   }
   kernels.quantize_rows[index_of(sizes.floats)]({from, stride, rows, to.features,
@@ -153,11 +155,12 @@ void Chain::gate_rows(const std::byte* from, std::byte* to, int64_t to_stride, i
 }
 
 // Completes the output of `up` for some rows after all panels: applies the gate in place, then
-// returns the rows in the form that `last` reads.
-Source Chain::finish_up(std::byte* rows_of_up, int64_t rows, const Quantized& to) const {
+// returns the rows in the form that `last` reads, `of_block` at once.
+Source Chain::finish_up(std::byte* rows_of_up, int64_t rows, int64_t of_block,
+                        const Quantized& to) const {
   const int64_t stride = sizes.inner_stride();
   if (sizes.gated()) gate_rows(rows_of_up, rows_of_up, stride, rows, sizes.inner_features);
-  if (sizes.quantized()) return quantize(rows_of_up, stride, rows, last, to);
+  if (sizes.quantized()) return quantize(rows_of_up, stride, rows, of_block, last, to);
   return {rows_of_up, stride};
 }
 
@@ -169,12 +172,12 @@ void Chain::gate_columns(const Buffers& own, int64_t rows, int64_t begin, int64_
 
 void Chain::run_whole(int64_t first_row, int64_t rows, int worker) const {
   const Buffers own = scratch.workers[worker];
-  Source from = sizes.quantized()
-                    ? quantize(row_at(x, first_row), x.row_stride, rows, up ? up : last, own.x)
-                    : readable(first_row, rows, worker);
+  Source from = sizes.quantized() ? quantize(row_at(x, first_row), x.row_stride, rows, rows,
+                                             up ? up : last, own.x)
+                                  : readable(first_row, rows, worker);
   if (up) {
     up.gemm->run(block(up, rows, from, {own.up, sizes.up_stride(), scratch.part_rows}, worker));
-    from = finish_up(own.up, rows, own.inner);
+    from = finish_up(own.up, rows, rows, own.inner);
   }
   last.gemm->run(block(last, rows, from, target(first_row, rows, own.result), worker));
   if (end) end.run(own.result, first_row, rows, kernels);
@@ -239,7 +242,7 @@ void Chain::run() const {
   };
   if (sizes.quantized()) {
     step_by_rows([&](const Split& split, int64_t row, int64_t rows) {
-      quantize(row_at(x, split.first_row + row), x.row_stride, rows, up ? up : last,
+      quantize(row_at(x, split.first_row + row), x.row_stride, rows, split.rows, up ? up : last,
                split.own.x.from(row));
     });
   }
@@ -253,7 +256,7 @@ void Chain::run() const {
     });
     if (sizes.quantized()) {
       step_by_rows([&](const Split& split, int64_t row, int64_t rows) {
-        finish_up(split.own.up + sizes.float_bytes(row * sizes.up_stride()), rows,
+        finish_up(split.own.up + sizes.float_bytes(row * sizes.up_stride()), rows, split.rows,
                   split.own.inner.from(row));
       });
     }

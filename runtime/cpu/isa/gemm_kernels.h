@@ -129,6 +129,7 @@ struct QuantizeBlocks {
   int32_t* sums = nullptr;         // [rows, 2 * blocks], of every kGroupSpan values; not `wide`
   const int32_t* order = nullptr;  // [columns] the column of x that comes at each place, or null
   bool wide = false;
+  bool apart = false;  // only `wide`: of each block the low bytes, then the high ones, all in order
 };
 
 /// out = activation(x W^T + bias) for a stripe of up to kStripeColumns columns whose weights are

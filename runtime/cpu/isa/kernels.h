@@ -55,6 +55,9 @@ struct Kernels {
   void (*quantize_blocks[2])(const QuantizeBlocks&);             // [dtype of x]
   void (*multiply_groupwise[2])(const MultiplyGroupwise&);       // [dtype of out]
   void (*multiply_groupwise_vnni[2])(const MultiplyGroupwise&);  // null without AVX2; needs VNNI
+  /// Weights of 10 bits, with the bits of those above, of rows whose bytes are `apart`; null
+  /// without AMX.
+  void (*multiply_wide[2])(const MultiplyGroupwise&);
   void (*lora_shrink[2])(const LoraShrink&);
   void (*lora_expand[2])(const LoraExpand&);
   void (*activate[2])(const ActivateElements&);

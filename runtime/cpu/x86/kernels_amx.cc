@@ -6,6 +6,7 @@
 #include "cpu/isa/attention_amx_kernel.inc"
 #include "cpu/isa/gemm_kernel_float.inc"
 #include "cpu/isa/gemm_kernel_stripe_tiles.inc"
+#include "cpu/isa/gemm_kernel_wide_amx.inc"
 #include "cpu/isa/kernels.h"
 #include "cpu/isa/paged_attention_kernel.inc"
 
@@ -31,6 +32,8 @@ void use_amx(Kernels& kernels) {
   kernels.multiply_stripe[0] = isa::kMultiplyStripe<float>;
   kernels.multiply_stripe[1] = isa::kMultiplyStripe<bfloat16>;
   kernels.multiply_stripe_int8 = isa::kMultiplyStripeInt8;
+  kernels.multiply_wide[0] = isa::multiply_wide<float>;
+  kernels.multiply_wide[1] = isa::multiply_wide<bfloat16>;
 }
 
 }  // namespace packhorse::cpu
