@@ -16,7 +16,7 @@ constexpr int64_t kQuarter = 16;  // input features of a column whose lower bits
 constexpr int64_t kWord = sizeof(uint32_t);
 constexpr int64_t kStepBytes = kStep * kStripeColumns;
 constexpr int64_t kUpperBytes = kWideBlock / kStep * kStepBytes;
-constexpr int64_t kWordBytes = kWord * kStripeColumns;  // of a quarter
+constexpr int64_t kWordBytes = kWord * kStripeColumns;  // words of a quarter
 constexpr int64_t kScaleBytes = sizeof(uint16_t) * kStripeColumns;
 constexpr int64_t kGroupBytes = kScaleBytes + kUpperBytes + kWideBlock / kQuarter * kWordBytes;
 

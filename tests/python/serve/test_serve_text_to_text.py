@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from checkpoints import GOLDEN
 from packhorse import TextModel
 from serve_room import PACKAGES, Client, serving, settings_for
 from text_to_text_models import make_folder
@@ -55,6 +56,25 @@ def test_translations(client: Client, models: dict[str, TextModel]) -> None:
     )
     expected = models["mbart"].translate(TEXTS, source="de", target="fr", num_beams=3)
     assert [one["translation_text"] for one in answer.json] == expected
+
+
+def test_a_translation_by_an_adapter(tmp_path: Path) -> None:
+    """An adapter has a model name of its own, on every route of models that translate."""
+    folder = make_folder(tmp_path / "m2m", "m2m-100")
+    adapter = GOLDEN / "text_to_text_adapters" / "m2m-100"
+    with TextModel.load(folder, kv_tokens=4096, max_adapters=1) as model:
+        model.generation_session.add_adapter("mine", adapter)
+        languages = {"source": "de", "target": "fr"}
+        expected = [model.translate(TEXTS, **languages, adapter=name) for name in (None, "mine")]
+    assert expected[0] != expected[1]
+    settings = settings_for(f"m2m={folder}", adapter=(f"mine={adapter}",), kv_tokens=4096)
+    with serving(settings) as (client, _):
+        for name, texts in zip(("m2m", "mine"), expected, strict=True):
+            body = {"model": name, "inputs": TEXTS}
+            body["parameters"] = {"src_lang": "de", "tgt_lang": "fr"}
+            answer = client.post("/translate", body)
+            assert answer.status == 200, answer.json
+            assert [one["translation_text"] for one in answer.json] == texts
 
 
 def test_summaries(client: Client, models: dict[str, TextModel]) -> None:

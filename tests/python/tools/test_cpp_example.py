@@ -26,7 +26,7 @@ def run(*command: str | Path) -> str:
 
 
 def build(source: Path, folder: Path, prefix: str = "", *options: str) -> Path:
-    """Builds an example in `folder`, as a user would, but without optimisation, in half the time."""
+    """Builds an example in `folder`, as a user would, but fast: without optimisation."""
     if shutil.which("cmake") is None:
         pytest.skip("needs cmake")
     prefixes = f"-DCMAKE_PREFIX_PATH={Path(packhorse.__file__).parent};{prefix}"
