@@ -97,6 +97,11 @@ def test_languages_and_prompts(client: Client, model: AudioModel) -> None:
     assert ask(client, file=audio(2.5), mode="chunked", **options).json["text"] == windows.text
     translated = ask(client, "/v1/audio/translations", **options).json["text"]
     assert translated == model.transcribe(audio(), task="translate", **options).text
+    translated = ask(client, "/v1/audio/translations", language="fr", **options).json["text"]
+    expected = model.transcribe(audio(), task="translate", language="fr", **options)
+    assert translated == expected.text
+    refused = ask(client, "/v1/audio/translations", language="xx")
+    assert refused.status == 400
 
 
 def test_words(client: Client, model: AudioModel) -> None:

@@ -6,6 +6,7 @@ PACKHORSE_SCREENSHOTS a folder for pictures of the page: docs/images has some of
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import shutil
@@ -18,6 +19,7 @@ import numpy as np
 import pytest
 from checkpoints import GOLDEN
 from packhorse import TextModel
+from packhorse.audio import AudioModel
 from packhorse.image import ImageModel
 from packhorse.load_options import ServedCall
 from packhorse.serve import ModelSettings
@@ -38,6 +40,7 @@ SIZE = {"width": 1000, "height": 560}
 EMBED, RERANK, CLASSIFY, TAG = "Compare texts", "Rerank", "Classify", "Find entities"
 ANSWER, SPARSE, CHAT, CONTINUE = "Answer", "Words of a text", "Chat", "Continue a text"
 NAME, CLASSES, PICTURES = "Name a picture", "Classify a picture", "Compare pictures"
+SPEECH = "Write down speech"
 TABS = {
     "minilm": [EMBED],
     "lm": [CHAT, CONTINUE],
@@ -49,6 +52,7 @@ TABS = {
     "bge-m3": [EMBED, SPARSE],
     "clip": [EMBED, NAME, PICTURES],
     "deit": [CLASSES, PICTURES],
+    "whisper": [SPEECH],
 }
 TEXTS = [
     "Mules and donkeys carried goods across the mountains.",
@@ -73,7 +77,8 @@ def room(minilm: Path, smollm2: Path, tmp_path_factory: pytest.TempPathFactory) 
     folders["reader"] = with_tokenizer(GOLDEN / "bert-answers", root / "reader")
     for name in ("clip", "deit"):
         folders[name] = picture_model(name, root / name)
-    own: dict[str, ServedCall] = {"lm": {"kv_tokens": 4096}}
+    folders["whisper"] = GOLDEN / "speech" / "whisper"
+    own: dict[str, ServedCall] = {"lm": {"kv_tokens": 4096}, "whisper": {"kv_tokens": 8192}}
     models = [ModelSettings(name, str(folders[name]), options=own.get(name, {})) for name in TABS]
     with serving(settings_for(*models)) as (client, _):
         yield Room(client, folders)
@@ -86,7 +91,15 @@ def browser() -> Iterator[Browser]:
     )
     with sync_api.sync_playwright() as playwright:
         try:
-            started = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+            started = playwright.chromium.launch(
+                executable_path=found,
+                # A microphone that beeps, which every page may hear.
+                args=[
+                    "--no-sandbox",
+                    "--use-fake-device-for-media-stream",
+                    "--use-fake-ui-for-media-stream",
+                ],
+            )
         except sync_api.Error as error:
             pytest.skip(f"no Chromium: {error.message.splitlines()[0]}")
         yield started
@@ -352,6 +365,53 @@ def test_pictures_are_compared(page: Page, room: Room, pictures: list[Path]) -> 
 
 
 # --- generation
+
+
+# --- speech
+
+
+def test_speech_is_written_down(page: Page, room: Room, tmp_path: Path) -> None:
+    soundfile = pytest.importorskip("soundfile")
+    file = tmp_path / "it's.flac"
+    noise = np.random.default_rng(4).normal(0, 0.1, 20000)
+    soundfile.write(file, noise, 16000)
+    with AudioModel.load(room.folders["whisper"], kv_tokens=8192) as model:
+        found = model.transcribe(file, task="translate").segments
+    assert found
+    form = opened(page, room, "whisper", SPEECH)
+    expect(page.locator("#about")).to_contain_text(", speech")
+    form.locator("[name=audio]").set_input_files(file)
+    form.locator("[name=task]").select_option("in English")
+    form.get_by_role("button", name="Write down", exact=True).click()
+    expect(form.locator(".said .what")).to_have_text([one.text.strip() for one in found])
+    expect(form.locator(".said .time").first).to_have_text(re.compile(r"^0:00 to 0:\d\d$"))
+    command = form.locator(".requests pre").text_content() or ""
+    assert f"{room.address}/v1/audio/translations" in command
+    assert "-F 'file=@it'\\''s.flac'" in command
+    form.locator("[name=language]").fill("xx")
+    form.get_by_role("button", name="Write down", exact=True).click()
+    expect(form.get_by_role("alert")).to_contain_text("language")
+    expect(form.locator(".said")).to_have_count(0)
+
+
+def test_a_recording_is_written_down(page: Page, room: Room) -> None:
+    soundfile = pytest.importorskip("soundfile")
+    form = opened(page, room, "whisper", SPEECH)
+    form.get_by_role("button", name="Record").click()
+    stop = form.get_by_role("button", name="Stop and write down")
+    expect(stop).to_be_visible()
+    page.wait_for_timeout(1500)
+    stop.click()
+    expect(form.locator(".result")).not_to_be_empty()
+    expect(form.get_by_role("button", name="Record")).to_be_visible()
+    kept = form.locator("[name=audio]").evaluate(
+        "async (input) => [...new Uint8Array(await input.files[0].arrayBuffer())]"
+    )
+    samples, rate = soundfile.read(io.BytesIO(bytes(kept)))
+    assert rate == 16000
+    assert samples.ndim == 1
+    assert samples.size > 8000
+    assert 0.01 < np.abs(samples).max() <= 1
 
 
 def test_chat_comes_piece_by_piece(page: Page, room: Room) -> None:

@@ -6,6 +6,7 @@ const POINTS = 60; // of a curve
 const MOST_TEXTS = 8;
 const MOST_WORDS = 40;
 const PICTURE_SIDE = 160; // pixels of a thumbnail
+const RECORDED_HZ = 16000; // what models of speech hear
 
 const find = (selector, inside = document) => inside.querySelector(selector);
 const findAll = (selector, inside = document) => [...inside.querySelectorAll(selector)];
@@ -46,9 +47,13 @@ async function ask(path, body, signal) {
   const headers = {};
   const key = sessionStorage.getItem(KEY);
   if (key) headers.authorization = `Bearer ${key}`;
-  if (body) headers["content-type"] = "application/json";
   const options = { method: body ? "POST" : "GET", headers, signal };
-  if (body) options.body = JSON.stringify(body);
+  if (body instanceof FormData) {
+    options.body = body;
+  } else if (body) {
+    headers["content-type"] = "application/json";
+    options.body = JSON.stringify(body);
+  }
   let response;
   try {
     response = await fetch(path, options);
@@ -70,9 +75,18 @@ const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
 // to others.
 function curlOf(path, body) {
   const address = quoted(new URL(path, document.baseURI).href);
-  const parts = [`curl ${body.stream ? "-N " : ""}${address}`, "-H 'Content-Type: application/json'"];
+  const isForm = body instanceof FormData;
+  const parts = [`curl ${body.stream ? "-N " : ""}${address}`];
+  if (!isForm) parts.push("-H 'Content-Type: application/json'");
   if (sessionStorage.getItem(KEY)) parts.push('-H "Authorization: Bearer $PACKHORSE_API_KEY"');
-  return [...parts, `-d ${quoted(JSON.stringify(body, shortened))}`].join(" \\\n  ");
+  if (isForm) {
+    for (const [field, value] of body) {
+      parts.push(`-F ${quoted(`${field}=${value instanceof File ? `@${value.name}` : value}`)}`);
+    }
+  } else {
+    parts.push(`-d ${quoted(JSON.stringify(body, shortened))}`);
+  }
+  return parts.join(" \\\n  ");
 }
 
 // Pictures would be thousands of lines.
@@ -181,7 +195,9 @@ function showModel() {
   }
   const megabytes = Math.round(model.memory_bytes / 1e6);
   const devices = [...new Set(model.devices)].map(deviceOf).join(", ");
-  const takes = model.methods.includes("embed_images") ? ["pictures"] : [];
+  const takes = [];
+  if (model.methods.includes("embed_images")) takes.push("pictures");
+  if (model.methods.includes("transcribe")) takes.push("speech");
   if (!takes.length || model.methods.includes("embed")) takes.push(`texts of up to ${model.max_input_length} tokens`);
   about.textContent = `${weightsOf(model)}, ${devices}, ${megabytes} MB, ${takes.join(", ")}`;
   if (able.length === 0) {
@@ -495,6 +511,99 @@ onResult("compare-pictures", async (fields, json) => {
   const cosines = vectors.map((one) => vectors.map((other) => cosine(one, other)));
   const shown = make("div", { class: "pictures" }, ...(await Promise.all(files.map(thumbnailOf))));
   return [shown, tableOf(cosines, files.map((file) => file.name))];
+});
+
+// --- speech
+
+// A WAV file of one channel, of floats from -1 to 1.
+function wavOf(samples, name) {
+  const view = new DataView(new ArrayBuffer(44 + 2 * samples.length));
+  const word = (at, text) => [...text].forEach((one, i) => view.setUint8(at + i, one.charCodeAt(0)));
+  word(0, "RIFF");
+  view.setUint32(4, view.byteLength - 8, true);
+  word(8, "WAVEfmt ");
+  view.setUint32(16, 16, true); // bytes of what follows, up to "data"
+  view.setUint16(20, 1, true); // integers
+  view.setUint16(22, 1, true); // channels
+  view.setUint32(24, RECORDED_HZ, true);
+  view.setUint32(28, 2 * RECORDED_HZ, true); // bytes a second
+  view.setUint16(32, 2, true); // bytes of a sample
+  view.setUint16(34, 16, true); // bits of a sample
+  word(36, "data");
+  view.setUint32(40, 2 * samples.length, true);
+  samples.forEach((one, i) => {
+    view.setInt16(44 + 2 * i, Math.round(32767 * Math.max(-1, Math.min(1, one))), true);
+  });
+  return new File([view], name, { type: "audio/wav" });
+}
+
+// What the browser has recorded, in a format of its own, as a file that every server reads.
+async function recordingOf(chunks) {
+  const context = new OfflineAudioContext(1, 1, RECORDED_HZ);
+  const heard = await context.decodeAudioData(await new Blob(chunks).arrayBuffer());
+  return wavOf(heard.getChannelData(0), "recording.wav");
+}
+
+// The button records until it is pressed again; then the form is sent.
+function recordBy(button, form) {
+  const label = button.textContent;
+  const error = find(".error", form);
+  let recorder = null;
+  const record = async () => {
+    // Absent where a page comes neither by https nor from this machine.
+    if (!navigator.mediaDevices) throw new Error("The browser gives its microphone to pages of https and localhost alone.");
+    const stream = await navigator.mediaDevices.getUserMedia({ audio: true });
+    const chunks = [];
+    recorder = new MediaRecorder(stream);
+    recorder.addEventListener("dataavailable", (event) => chunks.push(event.data));
+    recorder.addEventListener("stop", async () => {
+      for (const track of stream.getTracks()) track.stop();
+      recorder = null;
+      button.textContent = label;
+      try {
+        const files = new DataTransfer();
+        files.items.add(await recordingOf(chunks));
+        form.elements.audio.files = files.files;
+        form.requestSubmit();
+      } catch {
+        error.textContent = "Nothing was recorded.";
+      }
+    });
+    recorder.start();
+    button.textContent = "Stop and write down";
+  };
+  button.addEventListener("click", async () => {
+    error.textContent = "";
+    try {
+      if (recorder) recorder.stop();
+      else await record();
+    } catch (failure) {
+      error.textContent = failure.message;
+    }
+  });
+}
+
+recordBy(find("#transcribe .record"), find("#transcribe"));
+
+function clockOf(seconds) {
+  const whole = Math.floor(seconds);
+  return `${Math.floor(whole / 60)}:${String(whole % 60).padStart(2, "0")}`;
+}
+
+onResult("transcribe", async (fields, json) => {
+  const body = new FormData();
+  body.set("file", fields.audio.files[0]);
+  body.set("model", name());
+  body.set("response_format", "verbose_json");
+  const language = fields.language.value.trim();
+  if (language) body.set("language", language);
+  const { segments } = await json(`v1/audio/${fields.task.value}`, body);
+  if (segments.length === 0) return ["Nothing is said."];
+  const rows = segments.map(({ start, end, text }) => {
+    const time = make("span", { class: "time" }, `${clockOf(start)} to ${clockOf(end)}`);
+    return make("li", {}, time, make("span", { class: "what" }, text.trim()));
+  });
+  return [make("ol", { class: "said" }, ...rows)];
 });
 
 // --- generation

@@ -105,7 +105,7 @@ def _check_granularities(form: Form, shape: str) -> None:
 def _options(form: Form, task: str) -> dict[str, Any]:
     found: dict[str, Any] = {
         "task": task,
-        "language": _one(form, "language") if task == "transcribe" else None,
+        "language": _one(form, "language"),
         "initial_prompt": _one(form, "prompt"),
         "hotwords": _one(form, "hotwords"),
         "temperature": _temperatures(_number(form, "temperature", 0.0, 1.0)),
