@@ -49,13 +49,14 @@ class FrameMaker:
     def __init__(self, device: str = "cpu", num_mels: int = 80, threads: int | None = None) -> None:
         """`threads`: of the CPU; None: all cores. Raises ValueError for other numbers of mels than
         1 to 256, and RuntimeError where there is no such device."""
+        self.num_mels = num_mels
         self._native: NativeFrameMaker | None = NativeFrameMaker(device, num_mels, threads or 0)
 
     def log_mel(
         self, audios: Sequence[Samples], *, end: Literal["reflect", "silence"] = "reflect"
     ) -> list[FloatArray]:
-        """Frames of each of the audios, float32 [samples // 160, num_mels]. Arguments and errors are
-        those of `log_mel`; the error of one of several audios names its place."""
+        """Frames of each of the audios, float32 [samples // 160, num_mels]. Arguments and errors
+        are those of `log_mel`; the error of one of several audios names its place."""
         if self._native is None:
             raise RuntimeError("this FrameMaker was closed")
         return self._native.make([_given(samples) for samples in audios], _reflects(end))
