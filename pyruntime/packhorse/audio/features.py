@@ -54,8 +54,8 @@ class FrameMaker:
     def log_mel(
         self, audios: Sequence[Samples], *, end: Literal["reflect", "silence"] = "reflect"
     ) -> list[FloatArray]:
-        """Frames of each of the audios, float32 [samples // 160, num_mels]. Arguments and errors are
-        those of `log_mel`; the error of one of several audios names its place."""
+        """Frames of each of the audios, float32 [samples // 160, num_mels]. Arguments and errors
+        are those of `log_mel`; the error of one of several audios names its place."""
         if self._native is None:
             raise RuntimeError("this FrameMaker was closed")
         return self._native.make([_given(samples) for samples in audios], _reflects(end))
