@@ -5,7 +5,6 @@ and decides nothing."""
 from libc.stdint cimport int32_t, int64_t
 from libcpp cimport bool as cpp_bool
 from libcpp.memory cimport unique_ptr
-from libcpp.string cimport string
 from libcpp.vector cimport vector
 
 from packhorse._native.device cimport (
