@@ -25,7 +25,7 @@ VARIABLES = {
 
 
 def environment() -> dict[str, str]:
-    """What the environment of a program that is to be held has besides."""
+    """Variables that hold a program to AVX2, to add to its environment."""
     if " cpuid_fault" not in Path("/proc/cpuinfo").read_text(encoding="utf-8"):
         print("CPUID cannot be refused here: engines are held by variables alone", file=sys.stderr)
         return dict(VARIABLES)

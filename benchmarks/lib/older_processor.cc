@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kRefuse = 0;
 constexpr int kAllow = 1;
-constexpr int kBytes = 2;  // of the instruction
+constexpr int kBytes = 2;  // length of the instruction
 
 void set_cpuid(int how) { syscall(SYS_arch_prctl, ARCH_SET_CPUID, how); }
 
