@@ -84,7 +84,7 @@ class Recording:
 
 
 def model_of(seed: int, prompt: int, text: list[int]) -> Any:
-    """What openai's code asks of a model that reads a prompt of so many tokens, the text, and its
+    """The parts of a model that openai's code reads: a prompt of so many tokens, the text, and its
     end."""
     layers = [SimpleNamespace(cross_attn=Recording()) for _ in range(2)]
     rows = prompt + len(text) + 1

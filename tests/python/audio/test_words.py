@@ -30,7 +30,7 @@ from speech_cases import sound
 from test_transcribe import SUPPRESSED
 
 MODEL = GOLDEN / "speech" / "whisper"
-# Of openai's models: layers, heads and tokens, and heads that follow the audio.
+# Layers, heads and tokens of openai's models, and heads that follow the audio.
 KNOWN = json.loads((GOLDEN / "speech" / "words.json").read_text())["alignment"]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 HEADS = ((1, 0), (1, 2))
-FRAMES = 600  # of a window, half as many steps
+FRAMES = 600  # frames of a window, which has half as many steps
 
 
 def weights(seed: int, rows: int) -> np.ndarray:
