@@ -130,6 +130,10 @@ def test_a_target_must_be_named(models: Any) -> None:
         ValueError, match="source is 'xx', which is no language of this model; it has 202"
     ):
         model.translate(TEXTS, source="xx", target="fr")
+    source, target = model._to_text.languages()
+    assert target == (source.codes, None, True)
+    assert len(source.codes) == 202
+    assert source.default == "deu_Latn"
     plain = model.generate(TEXTS)  # without a target: what the decoder itself begins with
     files = model._generation.files
     number = model.tokenizer.id_of
@@ -154,6 +158,9 @@ def test_tasks_that_the_files_name(folders: Any, tmp_path: Path) -> None:
         found = model.translate(TEXTS, source="en", target="de")
         told = [f"hello {text}" for text in TEXTS]
         assert found == by_session(model, told, [0], ([], end), num_beams=2)
+        source, target = model._to_text.languages()
+        assert (source.codes, source.default, source.required) == (["en"], None, False)
+        assert target == (["de"], None, False)
         with pytest.raises(ValueError, match="no task 'translation_de_to_en' .they have translat"):
             model.translate("x", source="de", target="en")
         folder = packhorse_convert(folder, tmp_path / "converted")

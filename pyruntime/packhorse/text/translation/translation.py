@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple
@@ -27,6 +28,22 @@ from packhorse.text.translation.sources import Direction, SourceTokenizer
 
 Split = Literal["long", "sentences", "never"]
 SPLITS = ("long", "sentences", "never")
+
+
+_TASK = re.compile(r"translation_(.+)_to_(.+)")  # names of T5's tasks
+
+
+class LanguageSide(NamedTuple):
+    """Languages that a call may name for one side of a translation.
+
+    codes     as the model's files write them, sorted
+    default   that of a call which names none; None: there is no such one
+    required  whether a call must name one
+    """
+
+    codes: list[str]
+    default: str | None
+    required: bool
 
 
 class Job(NamedTuple):
@@ -70,6 +87,24 @@ class TextToText:
         return self._conversion(
             "translate", direction, begin, defaults, n, target_prefix, split, options
         )
+
+    def languages(self) -> tuple[LanguageSide, LanguageSide]:
+        """Source and target languages. A model of one direction has those that its files name."""
+        found = self._sources.sides()
+        if found is not None:
+            own, names = found
+            many = sorted(names.ids)
+            source = many if own.of_source is not None else _known(own.source)
+            return (
+                LanguageSide(source, own.source, False),
+                LanguageSide(
+                    many or _known(own.target), own.target, bool(many) and own.target is None
+                ),
+            )
+        pairs = [_TASK.fullmatch(name) for name in self._generation.files.tasks]
+        sides = zip(*(pair.groups() for pair in pairs if pair is not None), strict=True)
+        source, target = [sorted(set(side)) for side in sides] or ([], [])
+        return LanguageSide(source, None, False), LanguageSide(target, None, False)
 
     def summary(
         self, *, n: int = 1, split: Split = "long", options: Mapping[str, Any]
@@ -126,6 +161,10 @@ class TextToText:
             options,
             attends,
         )
+
+
+def _known(code: str | None) -> list[str]:
+    return [] if code is None else [code]
 
 
 class Conversion:
