@@ -22,9 +22,9 @@ MAY_INCLUDE = {
     "runtime/generation": {"session", "model", "ops", "core", "include"},
     "runtime/session": {"model", "ops", "core", "include"},
     "runtime/model": {"ops", "core", "include"},
-    # These prepare inputs on the host, by the vector kernels and threads of the CPU; they know no
-    # model.
-    "runtime/audio": {"cpu", "core", "include"},
+    # These prepare inputs on the host, by the vector kernels and threads of the CPU, and frames of
+    # audio on other devices; they know no model.
+    "runtime/audio": {"cpu", "ops", "core", "include"},
     "runtime/image": {"cpu", "core", "include"},
     "runtime/ops": {"core", "include"},
     "runtime/cpu": {"ops", "core", "include"},  # the boundary's headers, which backends implement

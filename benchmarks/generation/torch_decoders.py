@@ -10,13 +10,17 @@ lengths.
 from __future__ import annotations
 
 import statistics
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
-from kernel_timing import intervals_ms
 from torch import Tensor, nn
 from torch.nn import functional
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "gpu"))
+from kernel_timing import intervals_ms
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,12 @@
 #include "core/format.h"
 #include "core/math.h"
 #include "cpu/threads/shared_pools.h"
+#include "ops/args/audio.h"
 #include "packhorse/error.h"
 
 namespace packhorse::audio {
 namespace {
 
-constexpr int64_t kMostMels = 256;
 constexpr double kFloor = 1e-10;  // least power
 constexpr double kRange = 8;      // decades below the largest power that are kept
 constexpr int64_t kBlock = 64;    // frames of a task
@@ -78,30 +78,12 @@ const std::array<double, kWindow>& hann() {
   return window;
 }
 
-void check(const LogMelArgs& args) {
-  const auto size = std::ssize(args.samples);
-  if (args.num_mels < 1 || args.num_mels > kMostMels) {
-    throw InvalidArgument(
-        concat("num_mels is ", args.num_mels, ", expected 1 to ", kMostMels, " bands"));
-  }
-  const int64_t least = kWindow / 2 + 1;
-  if (size < least && (args.end == End::kReflect && size > 0)) {
-    throw InvalidArgument(concat("the audio has ", size, " samples, expected at least ", least));
-  }
-  constexpr float kMost = 2147483648.0f;
-  for (size_t i = 0; i < args.samples.size(); ++i) {
-    if (std::abs(args.samples[i]) <= kMost) continue;  // NaN is not
-    throw InvalidArgument(concat("sample ", i, " is ", args.samples[i],
-                                 ", expected a finite number of at most 2^31"));
-  }
-}
-
 // The sample at a place that may lie before the first or behind the last.
-double sample_at(const LogMelArgs& args, int64_t place) {
+float sample_at(const LogMelArgs& args, int64_t place) {
   const auto size = std::ssize(args.samples);
   if (place < 0) place = -place;
   if (place >= size && args.end == End::kReflect) place = 2 * (size - 1) - place;
-  return place >= 0 && place < size ? double{args.samples[static_cast<size_t>(place)]} : 0.0;
+  return place >= 0 && place < size ? args.samples[static_cast<size_t>(place)] : 0.0f;
 }
 
 struct Scratch {
@@ -120,8 +102,8 @@ void make_frames(const LogMelArgs& args, const std::vector<Band>& bands, int64_t
     const int64_t begin = (frame + lane) * kHop - kWindow / 2;
     const bool inside = begin >= 0 && begin + kWindow <= size;
     for (int64_t i = 0; i < kWindow; ++i) {
-      const double sample = inside ? double{args.samples[static_cast<size_t>(begin + i)]}
-                                   : sample_at(args, begin + i);
+      const double sample = double{inside ? args.samples[static_cast<size_t>(begin + i)]
+                                          : sample_at(args, begin + i)};
       const auto at = static_cast<size_t>(i);
       scratch.x[at][static_cast<size_t>(lane)] = sample * window[at];
     }
@@ -147,16 +129,53 @@ void make_frames(const LogMelArgs& args, const std::vector<Band>& bands, int64_t
 
 }  // namespace
 
+void check_log_mel(const LogMelArgs& args) {
+  const auto size = std::ssize(args.samples);
+  if (args.num_mels < 1 || args.num_mels > kMostMels) {
+    throw InvalidArgument(
+        concat("num_mels is ", args.num_mels, ", expected 1 to ", kMostMels, " bands"));
+  }
+  const int64_t least = kWindow / 2 + 1;
+  if (size < least && (args.end == End::kReflect && size > 0)) {
+    throw InvalidArgument(concat("the audio has ", size, " samples, expected at least ", least));
+  }
+  constexpr float kMost = 2147483648.0f;
+  for (size_t i = 0; i < args.samples.size(); ++i) {
+    if (std::abs(args.samples[i]) <= kMost) continue;  // NaN is not
+    throw InvalidArgument(concat("sample ", i, " is ", args.samples[i],
+                                 ", expected a finite number of at most 2^31"));
+  }
+}
+
+int64_t heard_frames(const LogMelArgs& args) {
+  const auto size = std::ssize(args.samples);
+  return args.end == End::kSilence ? ceil_div(size + kWindow / 2, kHop) : frames_of(size);
+}
+
+void copy_heard(const LogMelArgs& args, int64_t first, int64_t frames, float* to) {
+  const int64_t begin = first * kHop - kWindow / 2;
+  const int64_t count = (frames - 1) * kHop + kWindow;
+  const int64_t inside = std::clamp<int64_t>(-begin, 0, count);
+  const int64_t behind = std::clamp<int64_t>(std::ssize(args.samples) - begin, inside, count);
+  for (int64_t i = 0; i < inside; ++i) to[i] = sample_at(args, begin + i);
+  std::copy_n(args.samples.data() + begin + inside, behind - inside, to + inside);
+  for (int64_t i = behind; i < count; ++i) to[i] = sample_at(args, begin + i);
+}
+
+void scale_logs(std::span<float> logs, double largest) {
+  const auto least = static_cast<float>(largest - kRange);
+  for (float& log : logs) log = (std::max(log, least) + 4) / 4;
+}
+
 void log_mel(const LogMelArgs& args, int threads) {
-  check(args);
+  check_log_mel(args);
   const auto size = std::ssize(args.samples);
   const int64_t frames = frames_of(size);
   if (frames == 0) return;
   const std::vector<Band> bands = make_bands(args.num_mels);
   const auto pool = cpu::shared_pool(threads, false);
   std::vector<Scratch> scratches(static_cast<size_t>(pool->threads()));
-  // Frames behind the last hear its samples, too, where silence follows: the largest may be there.
-  const int64_t heard = args.end == End::kSilence ? ceil_div(size + kWindow / 2, kHop) : frames;
+  const int64_t heard = heard_frames(args);
   pool->parallel_for(ceil_div(heard, kBlock), [&](int64_t block, int worker) {
     Scratch& scratch = scratches[static_cast<size_t>(worker)];
     const int64_t end = std::min((block + 1) * kBlock, heard);
@@ -173,14 +192,11 @@ void log_mel(const LogMelArgs& args, int threads) {
   });
   double largest = -INFINITY;
   for (const Scratch& scratch : scratches) largest = std::max(largest, scratch.largest);
-  const auto least = static_cast<float>(largest - kRange);
   const int64_t count = frames * args.num_mels;
   pool->parallel_for(ceil_div(frames, kBlock), [&](int64_t block, int) {
     const int64_t begin = block * kBlock * args.num_mels;
     const int64_t end = std::min(begin + kBlock * args.num_mels, count);
-    for (int64_t i = begin; i < end; ++i) {
-      args.out[i] = (std::max(args.out[i], least) + 4) / 4;
-    }
+    scale_logs({args.out + begin, static_cast<size_t>(end - begin)}, largest);
   });
 }
 

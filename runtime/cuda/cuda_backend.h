@@ -15,6 +15,8 @@ int cuda_device_count();
 /// Two environment variables are read here. PACKHORSE_GEMM chooses the kernels of dense layers:
 /// "sm90" (for compute capability 9.0 exactly, and the default there) or "portable" (for 8.0 and
 /// later). PACKHORSE_ATTENTION names the attention algorithm where `attention` is kAuto.
-Backend make_cuda_backend(int device_index, AttentionAlgorithm attention);
+///
+/// `urgent`: see BackendOptions.
+Backend make_cuda_backend(int device_index, AttentionAlgorithm attention, bool urgent = false);
 
 }  // namespace packhorse

@@ -51,10 +51,10 @@ std::vector<std::string> CudaOps::explain(const std::function<void()>& work) {
 
 }  // namespace cuda
 
-Backend make_cuda_backend(int device_index, AttentionAlgorithm attention) {
+Backend make_cuda_backend(int device_index, AttentionAlgorithm attention, bool urgent) {
   const cuda::DeviceCaps caps = cuda::device_caps(device_index);
   const cuda::DeviceGuard guard(device_index);
-  auto context = std::make_unique<cuda::CudaContext>(device_index, caps);
+  auto context = std::make_unique<cuda::CudaContext>(device_index, caps, urgent);
   const bool float8 = cuda::choose_gemm_kernels(caps) == cuda::GemmKernels::kSm90;
   auto packer = std::make_unique<cuda::CudaLinearPacker>(*context, float8);
   auto ops = std::make_unique<cuda::CudaOps>(*context, attention);

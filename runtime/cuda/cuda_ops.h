@@ -85,6 +85,7 @@ class CudaOps final : public Ops {
   void do_add_scaled(const AddScaledArgs& args) override;
   void do_embed_patches(const EmbedPatchesArgs& args) override;
   void do_probe_attention(const ProbeAttentionArgs& args) override;
+  void do_mel_logs(const MelLogsArgs& args) override;
 
   void gemm(const GemmParams& params);
   // True if the GEMM that computes heads can rotate them.

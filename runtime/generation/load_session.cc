@@ -12,7 +12,7 @@ void check(const char* name, int64_t value, int64_t low, int64_t high) {
   throw InvalidArgument(concat(name, " is ", value, ", expected ", low, " to ", high));
 }
 
-void check_options(const GenerationOptions& options) {
+void check_load_options(const GenerationOptions& options) {
   constexpr int64_t kMost = int64_t{1} << 30;
   check("max_tokens", options.max_tokens, 1, kMost);
   if (options.max_sequences < 1 || options.max_sequences > options.max_tokens) {
@@ -54,7 +54,7 @@ std::shared_ptr<GenerationSession> GenerationSession::load(const std::string& fo
 std::shared_ptr<GenerationSession> GenerationSession::load(const std::string& spec_json,
                                                            const WeightSource& weights,
                                                            const GenerationOptions& options) {
-  check_options(options);
+  check_load_options(options);
   std::unique_ptr<WeightSource> draft_weights;
   GenerationOptions opened = open_draft(options, &draft_weights);
   if (opened.draft_model && opened.draft_model->weights == nullptr) {
@@ -67,7 +67,7 @@ std::shared_ptr<GenerationSession> GenerationSession::load(const std::string& sp
 
 GenerationMemoryPlan plan_generation(const std::string& spec_json,
                                      const GenerationOptions& options) {
-  check_options(options);
+  check_load_options(options);
   return plan_model_runner(spec_json, open_draft(options, nullptr));
 }
 

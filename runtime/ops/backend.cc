@@ -28,7 +28,7 @@ Backend make_backend(Device device, [[maybe_unused]] const BackendOptions& optio
 #endif
     case DeviceType::kCuda:
 #ifdef PACKHORSE_WITH_CUDA
-      return make_cuda_backend(device.index, options.attention);
+      return make_cuda_backend(device.index, options.attention, options.urgent);
 #else
       throw RuntimeError(
           concat("device '", name_of(device),

@@ -17,6 +17,7 @@ struct BackendOptions {
   bool pin_threads = false;
   AttentionAlgorithm attention = AttentionAlgorithm::kAuto;  // kAuto on the CPU
   const char* attention_name = "attention_algorithm";        // what the caller calls it
+  bool urgent = false;  // short work: on CUDA it goes ahead of what else the device has to do
 };
 
 /// One device, as the model and the session see it. Assign only to an empty Backend: members depend

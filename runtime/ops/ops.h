@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "ops/args/attention.h"
+#include "ops/args/audio.h"
 #include "ops/args/cca.h"
 #include "ops/args/dense.h"
 #include "ops/args/lora.h"
@@ -109,6 +110,8 @@ class PACKHORSE_API Ops {
   void add_scaled(const AddScaledArgs& args);
   void embed_patches(const EmbedPatchesArgs& args);
   void probe_attention(const ProbeAttentionArgs& args);
+  /// Throws InvalidArgument on the CPU, whose frames audio/log_mel.h makes.
+  void mel_logs(const MelLogsArgs& args);
 
  private:
   virtual void do_embed(const EmbedArgs& args) = 0;
@@ -146,6 +149,7 @@ class PACKHORSE_API Ops {
   virtual void do_add_scaled(const AddScaledArgs& args) = 0;
   virtual void do_embed_patches(const EmbedPatchesArgs& args) = 0;
   virtual void do_probe_attention(const ProbeAttentionArgs& args) = 0;
+  virtual void do_mel_logs(const MelLogsArgs& args);
 };
 
 }  // namespace packhorse

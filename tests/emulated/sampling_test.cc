@@ -1,5 +1,6 @@
 // Tokens that are chosen after the settings have filtered the logits, against float64: bias,
-// penalty, mask, and tokens of time that together are more likely than any other.
+// penalty, mask, and tokens of time that together are more likely than any other; and lists of the
+// most likely tokens, among them equal ones.
 #include "cuda/sampling/sampling.h"
 
 #include "emulated_stream.h"
@@ -111,7 +112,63 @@ void check(const Case& of, bool beam, unsigned seed) {
   CHECK_WITHIN(std::abs(static_cast<double>(logprobs[0]) - expected), 2e-5);
 }
 
+// `step`: logits are its multiples, so that more of them are equal the larger it is.
+void check_most_likely(int vocab_size, int count, float step, bool beam) {
+  emulated::set_seed(7);
+  std::mt19937 random(7);
+  const auto size = static_cast<size_t>(vocab_size);
+  const auto num_top = static_cast<size_t>(count);
+  Array<float> logits(size), logprobs(1), top_logprobs(num_top);
+  fill_normal(logits, random, 3);
+  double sum = 0;
+  for (size_t i = 0; i < size; ++i) {
+    logits[i] = std::round(logits[i] / step) * step;
+    sum += std::exp(static_cast<double>(logits[i]));
+  }
+  std::vector<float> given(logits.data(), logits.data() + size);
+  Array<SamplingRow> rows(1);
+  rows[0] = SamplingRow{.of_beam = beam};
+  Array<int32_t> tokens(1), top(num_top);
+  SampleArgs args;
+  args.logits = {logits.data(), DType::kFloat32, 1, vocab_size};
+  args.rows = rows.data();
+  args.wants_logprobs = true;
+  args.num_top = count;
+  args.tokens = tokens.data();
+  args.logprobs = logprobs.data();
+  args.top_tokens = top.data();
+  args.top_logprobs = top_logprobs.data();
+  launch_sample(args, emulated_stream(1));
+
+  std::vector<int32_t> order(size);
+  for (size_t i = 0; i < size; ++i) order[i] = static_cast<int32_t>(i);
+  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+    return given[static_cast<size_t>(a)] > given[static_cast<size_t>(b)];
+  });
+  for (size_t i = 0; i < num_top; ++i) {
+    if (i >= size) {
+      CHECK(top[i] == -1);
+      continue;
+    }
+    CHECK(top[i] == order[i]);
+    const double expected = static_cast<double>(given[static_cast<size_t>(order[i])]);
+    CHECK_WITHIN(std::abs(static_cast<double>(top_logprobs[i]) - expected + std::log(sum)), 2e-5);
+  }
+}
+
 }  // namespace
+
+TEST(most_likely_tokens) {
+  for (const bool beam : {false, true}) {
+    for (const float step : {1e-3F, 0.5F, 100.0F}) {  // the last leaves zeros: all are candidates
+      for (const int count : {1, 8, 32, 33, 128}) {
+        for (const int vocab_size : {1, 40, 318, 9001}) {
+          check_most_likely(vocab_size, count, step, beam);
+        }
+      }
+    }
+  }
+}
 
 TEST(filtered_logits) {
   for (const bool beam : {false, true}) {

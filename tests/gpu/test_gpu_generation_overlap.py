@@ -13,6 +13,7 @@ from typing import Any
 
 import packhorse
 import pytest
+from generation_sessions import held
 from gpu_support import DEVICE
 from packhorse import GenerationSession, Sampling
 from packhorse.generation.results import GeneratedTokens
@@ -139,13 +140,14 @@ def test_with_preemptions_and_masks(
 ) -> None:
     """Some requests wait for masks, and all for pages."""
     with load(name, kv_tokens=16 * PAGE, max_tokens=64, max_sequences=16) as session:
-        running = {
-            key: session.submit(
-                prompt_of(key[1]),
-                replace(SAMPLINGS[key[0]], mask=Free()) if i % 3 == 0 else SAMPLINGS[key[0]],
-            )
-            for i, key in enumerate(expected)
-        }
+        with held(session):
+            running = {
+                key: session.submit(
+                    prompt_of(key[1]),
+                    replace(SAMPLINGS[key[0]], mask=Free()) if i % 3 == 0 else SAMPLINGS[key[0]],
+                )
+                for i, key in enumerate(expected)
+            }
         for key, request in running.items():
             assert request.result() == replace(expected[key], usage=request.result().usage), key
         assert session.stats["preemptions"] > 0

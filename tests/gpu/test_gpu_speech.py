@@ -6,14 +6,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 import torch
 from gpu_support import DEVICE, Precision
 from packhorse import GenerationSession, Sampling
-from packhorse.audio import AudioModel, Segment
+from packhorse.audio import AudioModel, FrameMaker, Segment, log_mel
 from speech_cases import (
     ARRAYS,
     FRAMES,
@@ -291,3 +291,22 @@ def test_requests_are_checked(model: AudioModel) -> None:
         model.transcribe(sound(0.3, 0), language="xx")
     again = run(session, [257], FRAMES[0], Sampling(max_new_tokens=3, logprobs=0))
     assert (again[0].ids, again[0].logprobs) == (first[0].ids, first[0].logprobs)
+
+
+@pytest.mark.parametrize("end", ["reflect", "silence"])
+@pytest.mark.parametrize("num_mels", [80, 128])
+def test_frames(kernels: str, num_mels: int, end: Literal["reflect", "silence"]) -> None:
+    """Frames of the device are those of the CPU, alone and beside others, in one launch or many."""
+    random = np.random.default_rng(num_mels)
+    lengths = (0, 201, 399, 480_000, 320, 16_001, 9_600_000, 640)
+    lengths += (0, 1, 159, 160) if end == "silence" else ()
+    audios = [random.normal(0, 0.1, n).astype(np.float32) for n in lengths]
+    audios[4][:] = 0
+    maker = FrameMaker(DEVICE, num_mels)
+    together = maker.log_mel(audios, end=end)
+    for audio, found in zip(audios, together, strict=True):
+        expected = log_mel(audio, num_mels, end=end)
+        assert found.shape == expected.shape
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+        np.testing.assert_array_equal(maker.log_mel([audio], end=end)[0], found)
+    maker.close()

@@ -4,9 +4,16 @@ and decides nothing."""
 
 from libc.stdint cimport int32_t, int64_t
 from libcpp cimport bool as cpp_bool
+from libcpp.memory cimport unique_ptr
 from libcpp.vector cimport vector
 
-from packhorse._native.device cimport FloatSpan, float_pointer, float_values
+from packhorse._native.device cimport (
+    Device,
+    FloatSpan,
+    float_pointer,
+    float_values,
+    parse_device,
+)
 
 import numpy as np
 
@@ -25,6 +32,17 @@ cdef extern from "audio/log_mel.h" namespace "packhorse::audio" nogil:
 
     int64_t frames_of(int64_t)
     void c_log_mel "packhorse::audio::log_mel"(const LogMelArgs&, int) except +
+
+cdef extern from "<span>" namespace "std" nogil:
+    cdef cppclass AudioSpan "std::span<const packhorse::audio::LogMelArgs>":
+        AudioSpan()
+        AudioSpan(const LogMelArgs*, size_t)
+
+cdef extern from "audio/frame_maker.h" namespace "packhorse::audio" nogil:
+    cdef cppclass CFrameMaker "packhorse::audio::FrameMaker":
+        void make(AudioSpan) except +
+
+    unique_ptr[CFrameMaker] make_frame_maker(Device, int64_t, int) except +
 
 cdef extern from "audio/token_times.h" namespace "packhorse::audio" nogil:
     cdef cppclass TokenTimesArgs:
@@ -65,3 +83,34 @@ def log_mel(samples not None, int64_t num_mels, cpp_bool reflect, int threads):
     with nogil:
         c_log_mel(args, threads)
     return result
+
+
+cdef class FrameMaker:
+    """Makes frames of several audios at once on a device. Any thread may use it."""
+
+    cdef unique_ptr[CFrameMaker] maker
+    cdef readonly int64_t num_mels
+
+    def __init__(self, str device not None, int64_t num_mels, int threads):
+        cdef Device where = parse_device(device.encode())
+        with nogil:
+            self.maker = make_frame_maker(where, num_mels, threads)
+        self.num_mels = num_mels
+
+    def make(self, list audios not None, cpp_bool reflect):
+        """Frames float32 [frames, num_mels] of each array of float32 samples."""
+        cdef vector[LogMelArgs] all_args
+        cdef LogMelArgs args
+        args.num_mels = self.num_mels
+        args.end = End.kReflect if reflect else End.kSilence
+        results = []
+        for samples in audios:
+            args.samples = float_values(samples)
+            results.append(np.empty((frames_of(samples.size), self.num_mels), np.float32))
+            args.out = float_pointer(results[-1])
+            all_args.push_back(args)
+        cdef AudioSpan given = AudioSpan(all_args.data(), all_args.size())
+        cdef CFrameMaker* maker = self.maker.get()
+        with nogil:
+            maker.make(given)
+        return results

@@ -8,7 +8,7 @@ extra `audio`).
 """
 
 from packhorse.audio.decoding import AudioSource, load_audio
-from packhorse.audio.features import log_mel
+from packhorse.audio.features import FrameMaker, log_mel
 from packhorse.audio.model import AudioModel
 from packhorse.audio.options import TranscribeOptions
 from packhorse.audio.results import Segment, Transcription, Word
@@ -18,6 +18,7 @@ from packhorse.audio.vad import VadOptions
 __all__ = [
     "AudioModel",
     "AudioSource",
+    "FrameMaker",
     "Language",
     "Progress",
     "Segment",

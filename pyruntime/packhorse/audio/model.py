@@ -13,7 +13,7 @@ from packhorse_weights.spec import hears
 
 from packhorse.audio.chunked import Chunked, run_chunked, windows_of
 from packhorse.audio.decoding import SAMPLE_RATE, AudioSource, Samples, load_audio
-from packhorse.audio.features import FRAMES_PER_SECOND, log_mel
+from packhorse.audio.features import FRAMES_PER_SECOND, FrameMaker
 from packhorse.audio.options import TranscribeOptions
 from packhorse.audio.results import Segment, Transcription
 from packhorse.audio.running import News, run_all
@@ -66,6 +66,7 @@ class AudioModel:
         if not session.frame_features:
             raise ValueError("this model hears no audio: load it by packhorse.TextModel")
         self.session = session
+        self._maker = FrameMaker(session.device, session.frame_features)
         settings = settings or {}
         known = settings.get("is_multilingual")
         multilingual = known if isinstance(known, bool) else None
@@ -127,7 +128,7 @@ class AudioModel:
         return self._frames(load_audio(audio, rate))
 
     def _frames(self, samples: Samples) -> np.ndarray[Any, Any]:
-        return log_mel(samples, self.session.frame_features, end="silence")
+        return self._maker.log_mel([samples], end="silence")[0]
 
     def transcribe(
         self,
@@ -290,6 +291,7 @@ class AudioModel:
     def close(self) -> None:
         """Closes the session (`Session.close`)."""
         self.session.close()
+        self._maker.close()
 
     def __enter__(self: Self) -> Self:
         self.session.check_open()

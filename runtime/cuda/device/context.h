@@ -15,8 +15,9 @@ namespace packhorse::cuda {
 
 class CudaContext final : public DeviceContext {
  public:
-  /// `caps`: those of the device (device_caps).
-  CudaContext(int device, const DeviceCaps& caps) : device_(device), kernels_{stream_, caps} {}
+  /// `caps`: those of the device (device_caps). `urgent`: see Stream.
+  CudaContext(int device, const DeviceCaps& caps, bool urgent)
+      : device_(device), stream_(urgent), kernels_{stream_, caps} {}
 
   Device device() const override { return {DeviceType::kCuda, device_}; }
   std::unique_ptr<DeviceMemory> allocate(size_t bytes) override;

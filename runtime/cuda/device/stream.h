@@ -10,7 +10,14 @@ namespace packhorse::cuda {
 
 class Stream {
  public:
-  Stream() { CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)); }
+  Stream() : Stream(false) {}
+  /// `urgent`: its kernels' blocks start ahead of those that other streams have waiting.
+  explicit Stream(bool urgent) {
+    int least = 0;
+    int greatest = 0;
+    if (urgent) CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+    CUDA_CHECK(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, greatest));
+  }
   ~Stream() {
     cudaStreamSynchronize(stream_);
     cudaStreamDestroy(stream_);

@@ -2,11 +2,11 @@
 // rows. A block has a segment of the vocabulary. Its logits stay where they are and are read
 // several times, out of the caches.
 //
-// Nothing is sorted. The tokens that top_k, top_p or a list of the most likely tokens keep are
-// those above a key, and that key is found digit by digit with a histogram of the next 8 bits, as
-// in a radix sort. Weights of tokens are integers (ops/sampling_math.h): threads may add them in
-// any order, and the token that is drawn is the same as on the CPU for the same logits, but for the
-// last bits of exp.
+// No row is sorted. The tokens that top_k or top_p keep are those above a key, and that key is
+// found digit by digit with a histogram of the next 8 bits, as in a radix sort. A list of a few
+// most likely tokens needs no more than a bound of its keys: what lies above it is looked through.
+// Weights of tokens are integers (ops/sampling_math.h): threads may add them in any order, and the
+// token that is drawn is the same as on the CPU for the same logits, but for the last bits of exp.
 #include <cfloat>
 
 #include "core/math.h"
@@ -26,11 +26,19 @@ struct Selected {
   }
 };
 
+/// Tokens that a block may look through for its most likely ones. More than a few times as many as
+/// are wanted are rare: equal logits, or masks that leave next to nothing.
+constexpr int kMostCandidates = 512;
+
 struct Shared {
   RowBlocksShared blocks;
   Histogram histogram;
   float warp_floats[kSampleWarps];
   float segment_sums[kMostRowBlocks];
+  uint32_t warp_keys[kSampleWarps];
+  uint32_t candidate_keys[kMostCandidates];
+  int candidate_tokens[kMostCandidates];
+  int num_candidates;
   uint32_t top_keys[kMostTopTokens];
   int top_tokens[kMostTopTokens];
   int found;
@@ -182,10 +190,13 @@ class Row {
   }
 
   __device__ void write_beam() {
-    const float normalizer = normalizer_of_all();
-    for_logits([&](int token, float logit) { logits_[token] = logit - normalizer; });
-    add_biases();
-    write_top(0, [this](int token, float logit) { return key(token, logit); });
+    float normalizer = normalizer_of_all();
+    if (!filtered_ && row_.bias_begin < row_.bias_end) {  // biases are added to log-probabilities
+      for_logits([&](int token, float logit) { logits_[token] = logit - normalizer; });
+      add_biases();
+      normalizer = 0;
+    }
+    write_top(0, [=, this](int token, float logit) { return key(token, logit - normalizer); });
     if (threadIdx.x != 0 || blocks_.rank() != 0) return;
     args_.tokens[index_] = -1;
     if (args_.wants_logprobs) args_.logprobs[index_] = 0;
@@ -230,11 +241,63 @@ class Row {
         [&](int token) { return weight(token, logits_[token]); });
   }
 
-  /// The most likely tokens by key(token, logit).
+  /// Keeps this block's `count` most likely tokens in shared memory. The logits are read twice:
+  /// for the largest key of each warp, of which the one at place `count` bounds the keys wanted
+  /// from below; and for the candidates above that bound. False in all blocks, and nothing is kept,
+  /// where a block has too many of them.
   template <class Key>
-  __device__ void write_top(float normalizer, Key key) {
-    if (args_.num_top == 0) return;
-    const int count = min(args_.num_top, vocab_size_);
+  __device__ bool keep_candidates(int count, Key key) {
+    if (count > kSampleWarps) return false;
+    const int thread = static_cast<int>(threadIdx.x);
+    unsigned long long most = 0;
+    for_logits([&](int token, float logit) {
+      const unsigned long long its = key(token, logit);
+      most = its > most ? its : most;
+    });
+    most = warp_max_exact(most);
+    __syncthreads();
+    if (thread % 32 == 0) shared_.warp_keys[thread / 32] = static_cast<uint32_t>(most);
+    if (thread == 0) shared_.num_candidates = 0;
+    __syncthreads();
+    const uint32_t of_lane = shared_.warp_keys[thread % 32];
+    int larger = 0;
+    for (int lane = 0; lane < kSampleWarps; ++lane) {
+      const uint32_t its = __shfl_sync(kFullWarp, of_lane, lane);
+      larger += its > of_lane || (its == of_lane && lane < thread % 32);
+    }
+    const unsigned at_place = __ballot_sync(kFullWarp, larger == count - 1);
+    const uint32_t bound = __shfl_sync(kFullWarp, of_lane, __ffs(at_place) - 1);
+    for_logits([&](int token, float logit) {
+      const uint32_t its = key(token, logit);
+      if (its < bound) return;
+      const int at = atomicAdd(&shared_.num_candidates, 1);
+      if (at >= kMostCandidates) return;
+      shared_.candidate_keys[at] = its;
+      shared_.candidate_tokens[at] = token;
+    });
+    __syncthreads();
+    const int found = shared_.num_candidates;
+    if (blocks_.max(found > kMostCandidates ? 1 : 0) != 0) return false;
+    for (int i = thread; i < found; i += kSampleThreads) {
+      const uint32_t its = shared_.candidate_keys[i];
+      const int token = shared_.candidate_tokens[i];
+      int place = 0;
+      for (int j = 0; j < found; ++j) {
+        place += shared_.candidate_keys[j] > its ||
+                 (shared_.candidate_keys[j] == its && shared_.candidate_tokens[j] < token);
+      }
+      if (place >= count) continue;
+      shared_.top_keys[place] = its;
+      shared_.top_tokens[place] = token;
+    }
+    if (thread == 0) shared_.found = min(found, count);
+    return true;
+  }
+
+  /// Keeps those of the row's `count` most likely tokens that this block has, whatever the keys
+  /// are.
+  template <class Key>
+  __device__ void keep_selected(int count, Key key) {
     const Selected top =
         select(static_cast<unsigned long long>(count), key, [](int, uint32_t) { return 1ull; });
     if (threadIdx.x == 0) shared_.found = 0;
@@ -246,6 +309,14 @@ class Row {
       shared_.top_keys[at] = its;
       shared_.top_tokens[at] = token;
     });
+  }
+
+  /// Writes the most likely tokens by key(token, logit).
+  template <class Key>
+  __device__ void write_top(float normalizer, Key key) {
+    if (args_.num_top == 0) return;
+    const int count = min(args_.num_top, vocab_size_);
+    if (!keep_candidates(count, key)) keep_selected(count, key);
     blocks_.wait();
     int32_t* tokens = args_.top_tokens + index_ * args_.num_top;
     float* logprobs = args_.top_logprobs + index_ * args_.num_top;
@@ -261,6 +332,7 @@ class Row {
                    (keys[j] == shared_.top_keys[i] && others[j] < shared_.top_tokens[i]);
         }
       }
+      if (place >= count) continue;
       tokens[place] = shared_.top_tokens[i];
       logprobs[place] = logit_of_key(shared_.top_keys[i]) - normalizer;
     }

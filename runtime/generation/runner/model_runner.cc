@@ -299,7 +299,7 @@ class ModelRunner final : public StepRunner {
         attended_.push_back(inputs_.attended_pages(layer, tokens.batch));
       }
     }
-    PagedKeys source(attended_);
+    PagedKeys source(attended_, inputs_.attending(tokens.batch));
     std::optional<AlignedKeys> aligned_source;
     if (aligned != nullptr) {
       aligned_source.emplace(attended_, *aligned, buffers_.alignment, device(), ops);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/math.h"
+#include "generation/runner/alignment.h"
 #include "generation/sampling/token_counts.h"
 #include "model/spec/spec.h"
 
@@ -37,6 +38,8 @@ StepLayout::StepLayout(const RunnerLimits& limits, int64_t pages_of_sequence)
   frame_cu_seqlens = take(hears ? limits.max_sequences + 1 : 0);
   source_lens = take(reads ? limits.max_sequences : 0);
   source_table = take(limits.max_sequences * source_stride);
+  attending_counts = take(reads ? 2 : 0);
+  attending_cu_seqlens = take(reads ? limits.max_sequences + 1 : 0);
   attended_lens = take(reads ? limits.max_sequences : 0);
   attended_table = take(limits.max_sequences * source_stride);
   pages = take(limits.max_sequences * table_stride);
@@ -44,6 +47,13 @@ StepLayout::StepLayout(const RunnerLimits& limits, int64_t pages_of_sequence)
 }
 
 namespace {
+
+// Tokens of sequences that are one for cross attention: rows of a tile of the kernels for few rows.
+constexpr int64_t kMostJoined = 8;
+
+bool attends_alike(const SequenceSlice& a, const SequenceSlice& b) {
+  return a.source_tokens == b.source_tokens && std::ranges::equal(a.source_pages, b.source_pages);
+}
 
 // Numbers of the frames that a step reads at most.
 size_t most_features(const RunnerLimits& limits) {
@@ -124,7 +134,10 @@ TokenBatch StepInputs::write(const Step& step, std::span<const int32_t> row_of_s
     cu_seqlens[i] = token;
     if (i < limits_.max_sequences) kv_lens[i] = 0;
   }
-  if (limits_.max_source > 0) write_sources(step);
+  if (limits_.max_source > 0) {
+    write_sources(step);
+    write_attended(step);
+  }
   if (feature_uploads_ != nullptr && !step.sources.empty()) send_features(step);
   bytes_ = layout_.pages + static_cast<size_t>(page) * sizeof(int32_t);
   TokenBatch batch = bounds(step.num_tokens, num_sequences, longest);
@@ -165,14 +178,48 @@ void StepInputs::write_sources(const Step& step) {
   sources_.num_tokens = token;
   sources_.num_sequences = num_sources;
   sources_.cu_seqlens = device_ids(layout_.source_cu_seqlens);
+}
+
+void StepInputs::write_attended(const Step& step) {
+  const auto numbers = [&](size_t offset) { return at<int32_t>(host_, offset); };
+  int32_t* const cu_seqlens = numbers(layout_.attending_cu_seqlens);
+  // Weights of attention are asked for by sequence, so that sequences stay what they are.
+  const bool joins = !wants_alignment(step);
+  attending_ = {};
   max_attended_ = 0;
+  num_single_attending_ = 0;
+  int32_t token = 0;
+  int64_t length = 0;  // tokens of the last unit
   for (size_t i = 0; i < step.sequences.size(); ++i) {
     const SequenceSlice& sequence = step.sequences[i];
-    const auto row = static_cast<int64_t>(i);
-    numbers(layout_.attended_lens)[i] = static_cast<int32_t>(sequence.source_tokens);
-    write_pages(layout_.attended_table, row, sequence.source_pages);
-    max_attended_ = std::max(max_attended_, sequence.source_tokens);
+    const bool joined = joins && i > 0 && length < kMostJoined && sequence.ids.size() == 1 &&
+                        step.sequences[i - 1].ids.size() == 1 &&
+                        attends_alike(step.sequences[i - 1], sequence);
+    if (!joined) {
+      const int64_t unit = attending_.num_sequences++;
+      cu_seqlens[unit] = token;
+      numbers(layout_.attended_lens)[unit] = static_cast<int32_t>(sequence.source_tokens);
+      std::ranges::copy(sequence.source_pages,
+                        numbers(layout_.attended_table) + unit * layout_.source_stride);
+      max_attended_ = std::max(max_attended_, sequence.source_tokens);
+      length = 0;
+    }
+    length += std::ssize(sequence.ids);
+    token += static_cast<int32_t>(sequence.ids.size());
+    attending_.max_seqlen = std::max(attending_.max_seqlen, length);
   }
+  attending_.num_tokens = token;
+  for (int64_t i = attending_.num_sequences; i <= limits_.max_sequences; ++i) {
+    cu_seqlens[i] = token;
+    if (i < limits_.max_sequences) numbers(layout_.attended_lens)[i] = 0;
+  }
+  while (num_single_attending_ < attending_.num_sequences &&
+         cu_seqlens[num_single_attending_ + 1] <= num_single_attending_ + 1) {
+    ++num_single_attending_;
+  }
+  numbers(layout_.attending_counts)[0] = token;
+  numbers(layout_.attending_counts)[1] = static_cast<int32_t>(attending_.num_sequences);
+  attending_.cu_seqlens = device_ids(layout_.attending_cu_seqlens);
 }
 
 void StepInputs::send_features(const Step& step) {
@@ -203,6 +250,15 @@ PagedKvCache StepInputs::source_pages(const PagedKvCache& layer) const {
   return pages;
 }
 
+BatchView StepInputs::attending(const BatchView& batch) const {
+  if (batch.counts == nullptr) return attending_;
+  BatchView attending = batch;
+  attending.max_seqlen = std::max(batch.max_seqlen, std::min(kMostJoined, batch.num_tokens));
+  attending.cu_seqlens = device_ids(layout_.attending_cu_seqlens);
+  attending.counts = device_ids(layout_.attending_counts);
+  return attending;
+}
+
 PagedKvCache StepInputs::attended_pages(const PagedKvCache& layer, const BatchView& batch) const {
   const bool exact = batch.counts == nullptr;
   PagedKvCache pages = layer;
@@ -210,7 +266,7 @@ PagedKvCache StepInputs::attended_pages(const PagedKvCache& layer, const BatchVi
   pages.table_stride = layout_.source_stride;
   pages.kv_lens = device_ids(layout_.attended_lens);
   pages.max_kv_len = exact ? max_attended_ : limits_.max_source;
-  pages.num_single = exact ? num_single_ : 0;
+  pages.num_single = exact ? num_single_attending_ : 0;
   return pages;
 }
 

@@ -40,9 +40,12 @@ struct StepLayout {
   size_t frame_cu_seqlens;   // [max_sequences + 1] of audio
   size_t source_lens;        // [max_sequences] tokens of those that are read
   size_t source_table;       // [max_sequences, source_stride] and their pages
-  size_t attended_lens;      // [max_sequences] tokens of each sequence's source
-  size_t attended_table;     // [max_sequences, source_stride]
-  size_t pages;              // [max_sequences * table_stride], one sequence after the other
+  // Units: neighbouring sequences of one token that attend to the same source, or one sequence.
+  size_t attending_counts;      // [2] {T, units}
+  size_t attending_cu_seqlens;  // [max_sequences + 1] of units
+  size_t attended_lens;         // [max_sequences] tokens of each unit's source
+  size_t attended_table;        // [max_sequences, source_stride]
+  size_t pages;                 // [max_sequences * table_stride], one sequence after the other
   size_t size;
   int64_t table_stride;
   int64_t source_stride;
@@ -94,7 +97,11 @@ class StepInputs {
   /// The sources of the step that was uploaded, and the pages of `layer` that they go to.
   TokenBatch sources() const;
   PagedKvCache source_pages(const PagedKvCache& layer) const;
-  /// The pages of `layer` that hold the source of each sequence of the step; where `batch` has
+  /// The batch as cross attention takes it: neighbouring sequences of one token that attend to the
+  /// same source, as beams do, are one, so that its keys are read once for them. Where `batch` has
+  /// bounds instead of exact numbers, so has the result.
+  BatchView attending(const BatchView& batch) const;
+  /// The pages of `layer` that hold the source of each sequence of `attending`; where `batch` has
   /// bounds instead of exact numbers, those of any step.
   PagedKvCache attended_pages(const PagedKvCache& layer, const BatchView& batch) const;
   /// The latents of `layer` with the table and the lengths that `pages` takes.
@@ -112,6 +119,7 @@ class StepInputs {
     return {at<int32_t>(base, layout_.hidden_rows), at<SamplingRow>(base, layout_.settings)};
   }
   void write_sources(const Step& step);
+  void write_attended(const Step& step);
   /// Transfers the features of the step's sources, which are of audio.
   void send_features(const Step& step);
   int32_t* device_ids(size_t offset) const { return at<int32_t>(buffers_.inputs, offset); }
@@ -127,7 +135,9 @@ class StepInputs {
   int64_t max_kv_len_ = 0;                               // the longest sequence of it, in keys
   int64_t num_single_ = 0;    // sequences at the front that have one new token
   BatchView sources_;         // the sources of it
+  BatchView attending_;       // the sequences of it, as cross attention takes them
   int64_t max_attended_ = 0;  // tokens of the longest source that a sequence of it attends to
+  int64_t num_single_attending_ = 0;  // as num_single_
 };
 
 }  // namespace packhorse

@@ -199,6 +199,7 @@ void compute(const StackRun& run, const Block& block, const CrossAttentionWeight
   run_linear(run, block, LoraTarget::kCrossQuery, query);
   AttentionArgs args =
       attention_args(*attention_of(block.spec), weights, run.buffers.cross, run.batch);
+  args.queries = run.source->queries(run.batch);
   args.pages = run.source->keys(block.layer, {}).pages;
   run.source->before_attention(block.layer, args);
   run.ops.attention(args);

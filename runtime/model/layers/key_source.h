@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <span>
 
 #include "ops/args/attention.h"
@@ -24,6 +25,9 @@ class KeySource {
   /// Returns the keys and values that the batch attends to in layer `layer` of the stack. `own`
   /// holds those that the layer has just computed from the batch itself.
   virtual Keys keys(size_t layer, const Keys& own) = 0;
+  /// Returns the batch as attention over these keys takes it: neighbouring sequences that see the
+  /// same keys may be one in it.
+  virtual BatchView queries(const BatchView& batch) { return batch; }
   /// Called with the attention that a block of layer `layer` is about to compute over these keys,
   /// where they are those of another stack.
   virtual void before_attention(size_t /*layer*/, const AttentionArgs& /*args*/) {}
@@ -45,10 +49,14 @@ class PagedKeys final : public KeySource {
   /// attention or nothing. Both outlive the object.
   PagedKeys(std::span<const PagedKvCache> layers, std::span<const LatentPages> latents = {})
       : layers_(layers), latents_(latents) {}
+  /// `queries`: the batch, as KeySource::queries returns it.
+  PagedKeys(std::span<const PagedKvCache> layers, const BatchView& queries)
+      : layers_(layers), queries_(queries) {}
 
   Keys keys(size_t layer, const Keys& own) override {
     return {.k = own.k, .v = own.v, .batch = {}, .pages = layers_[layer]};
   }
+  BatchView queries(const BatchView& batch) override { return queries_.value_or(batch); }
   LatentPages latents(size_t layer) override {
     return latents_.empty() ? LatentPages() : latents_[layer];
   }
@@ -56,6 +64,7 @@ class PagedKeys final : public KeySource {
  private:
   std::span<const PagedKvCache> layers_;
   std::span<const LatentPages> latents_;
+  std::optional<BatchView> queries_;
 };
 
 }  // namespace packhorse
