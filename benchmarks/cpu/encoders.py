@@ -25,6 +25,7 @@ import numpy as np
 import packhorse
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "lib"))
+from avx2 import hold
 from engines import Engine, FloatArray
 from figures import COLOURS, DTYPES, PACKHORSE
 from limits import measure_peaks, profile
@@ -150,6 +151,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--engines", nargs="+", choices=list(COLOURS), help="Packhorse and these alone"
     )
+    parser.add_argument("--avx2", action="store_true", help="every engine held to AVX2")
     arguments = parser.parse_args()
     if arguments.texts < 0 or not (arguments.models or arguments.texts):
         parser.error("nothing to measure: name a model, or at least one text")
@@ -206,7 +208,11 @@ def run_texts(
 
 def main() -> None:
     arguments = parse_arguments()
+    if arguments.avx2:
+        hold()
     machine = describe_machine()
+    if arguments.avx2:
+        machine["isa"] = ["avx2"]
     date = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
     result: dict[str, Any] = {
         "date": date,
@@ -219,6 +225,7 @@ def main() -> None:
     }
     name = re.sub(r"[^a-z0-9]+", "-", machine["processor"].lower()).strip("-")
     kind = "cpu" if arguments.models else f"cpu-texts-{arguments.threads}-threads"
+    kind += "-avx2" if arguments.avx2 else ""
     path = HERE.parent / "results" / f"{kind}_{name}_{machine['cores']}-cores_{date}.json"
     path.parent.mkdir(exist_ok=True)
     start = time.perf_counter()

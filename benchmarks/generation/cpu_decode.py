@@ -11,7 +11,8 @@ round to round; reported are medians over the rounds, and ratios as medians of t
 each round.
 Token ids are random, the most probable token is taken, and nothing ends a text early. Decode is
 timed from the first new token of all texts to the last, after prompts of 64 tokens.
-Engines that cannot be loaded are left out, and why is printed.
+Engines that cannot be loaded are left out, and why is printed. --avx2 holds all of them to AVX2;
+llama.cpp, whose instructions are those of its build, must be built for it.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+sys.path.append(str(Path(__file__).resolve().parents[1] / "lib"))
+from avx2 import environment as avx2_environment
 from cpu_decode_engines import ENGINES, load_engine
 
 CASES = {"prefill": (1, 512, 1), "decode 1": (1, 64, 49), "decode 8": (8, 64, 33)}
@@ -56,6 +59,8 @@ class Worker:
         self.name = name
         threads = str(arguments.threads)
         environment = dict(os.environ, OMP_NUM_THREADS=threads, HF_HUB_OFFLINE="1")
+        if arguments.avx2:
+            environment |= avx2_environment()
         if name.split()[0] != "Packhorse":
             environment.pop("PYTHONPATH", None)
         command = [python, __file__, arguments.model, arguments.folder, "--threads", threads]
@@ -137,6 +142,7 @@ def main() -> None:
     parser.add_argument("--engines", nargs="+", default=list(ENGINES), choices=list(ENGINES))
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--avx2", action="store_true")
     parser.add_argument("--output", type=Path, help="a JSON file of all rates")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -152,6 +158,7 @@ def main() -> None:
         result = {
             "date": datetime.date.today().isoformat(),
             "machine": platform.processor() or platform.machine(),
+            "isa": "AVX2" if arguments.avx2 else "the processor's",
             "threads": arguments.threads,
             "load_average": os.getloadavg(),
             "tokens_per_second": rates,

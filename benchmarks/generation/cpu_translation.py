@@ -28,6 +28,9 @@ from typing import Any
 
 import numpy as np
 
+sys.path.append(str(Path(__file__).resolve().parents[1] / "lib"))
+from avx2 import environment as avx2_environment
+
 DTYPES = ("float32", "int8", "bfloat16")
 BEAMS = (1, 4)
 PAUSE = 0.05  # seconds between turns, after which threads no longer spin
@@ -153,8 +156,7 @@ class Worker:
         threads = str(arguments.threads)
         environment = dict(os.environ, OMP_NUM_THREADS=threads)
         if arguments.avx2:
-            environment |= {"ONEDNN_MAX_CPU_ISA": "AVX2", "CT2_FORCE_CPU_ISA": "AVX2"}
-            environment |= {"MKL_ENABLE_INSTRUCTIONS": "AVX2"}  # CTranslate2's products on Intel
+            environment |= avx2_environment()
         pythons = dict(one.split("=", 1) for one in arguments.python)
         command = [pythons.get(name.split()[0], sys.executable), __file__, str(arguments.folder)]
         command += ["--threads", threads, "--new", str(arguments.new), "--worker", name]

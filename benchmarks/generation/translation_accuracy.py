@@ -8,7 +8,8 @@ translations, token by token. Prints the mean and the largest difference, and ho
 probable token is the same.
 
 A dtype such as 4-bit/32 is a copy of the model whose dense layers are rounded to 4 bits in groups
-of 32 input features, each with a scale and a zero point, in GPTQ's format, and computed in float32.
+of 32 input features, each with a scale and a zero point, in GPTQ's format, and computed in float32;
+"4-bit/32 stored" is such a copy whose weights stay in 4 bits.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ from packhorse_weights.tensor import Tensor
 SOURCES = 24
 NEW = 32
 BITS = 4
-LAYERS = ("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2", "q", "k", "v", "o", "wo")
+LAYERS = (
+    *("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"),
+    *("q", "k", "v", "o", "wi", "wi_0", "wi_1", "wo"),
+)
 
 
 def words_of(numbers: Any) -> Any:
@@ -83,17 +87,23 @@ def load(arguments: argparse.Namespace, dtype: str) -> Any:
     options = {"kv_tokens": 16384, "threads": arguments.threads}
     if not dtype.startswith(f"{BITS}-bit/"):
         return packhorse.Session.load(arguments.folder, dtype=dtype, **options)
+    group, _, kept = dtype.partition("/")[2].partition(" ")
     with tempfile.TemporaryDirectory() as root:
         to = Path(root) / "groups"
-        write_in_groups(arguments.folder, to, int(dtype.partition("/")[2]))
-        return packhorse.Session.load(to, dtype="float32", **options)
+        write_in_groups(arguments.folder, to, int(group))
+        return packhorse.Session.load(to, dtype=kept or "float32", **options)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument(
-        "--dtypes", nargs="+", default=["float16", "bfloat16", "int8", "4-bit/32", "4-bit/128"]
+        "--dtypes",
+        nargs="+",
+        default=[
+            *("float16", "bfloat16", "int8"),
+            *("4-bit/32", "4-bit/32 stored", "4-bit/128", "4-bit/128 stored"),
+        ],
     )
     parser.add_argument("--threads", type=int, default=2)
     arguments = parser.parse_args()

@@ -1,17 +1,19 @@
-"""Transcribes files by Packhorse and by faster-whisper with the same options, and says which have
-equal tokens and times, and why others differ.
+"""Transcribes files by Packhorse, faster-whisper and openai-whisper with the same options, and says
+which have equal tokens and times, and why others differ.
 
     python benchmarks/speech/voices.py FOLDER
-    pip install faster-whisper
+    pip install faster-whisper openai-whisper
     python benchmarks/speech/equal_segments.py run MODEL FOLDER RESULTS --engine packhorse
     python benchmarks/speech/equal_segments.py run MODEL FOLDER RESULTS --engine together
     python benchmarks/speech/equal_segments.py run MODEL FOLDER RESULTS --engine faster-whisper
+    python benchmarks/speech/equal_segments.py run MODEL FOLDER RESULTS --engine openai
     python benchmarks/speech/equal_segments.py compare RESULTS
 
-MODEL: a folder of CTranslate2, which both load. RESULTS has a file for each engine, set of options
+MODEL: a folder of CTranslate2, which all load. RESULTS has a file for each engine, set of options
 and audio: a run that was interrupted goes on where it was. `together`: Packhorse, all files in one
-call. Options: `default`; `cold`, temperature 0 alone, where nothing is left to chance; `voiced`,
-with vad_filter; `chunked`, beside the batched mode of faster-whisper.
+call. `openai`: the package openai-whisper, which has `default` and `cold`. Options: `default`;
+`cold`, temperature 0 alone, where nothing is left to chance; `voiced`, with vad_filter; `chunked`,
+beside the batched mode of faster-whisper.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 FIELDS = (
@@ -35,6 +38,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 # Options that the batched mode of faster-whisper has without being asked.
 BATCHED = {"mode": "chunked", "temperature": 0.0, "no_speech_threshold": None}
+ENGINES = ("packhorse", "together", "faster-whisper", "openai")
 NEAR = 0.011  # seconds: half a step of tokens of time, and what rounding adds
 
 
@@ -80,6 +84,27 @@ def by_packhorse(arguments: argparse.Namespace) -> Callable[[list[str]], Iterato
     return transcribe
 
 
+def by_openai(arguments: argparse.Namespace) -> Callable[[list[str]], Iterator[Any]]:
+    import soundfile
+    import torch
+    import whisper
+    from openai_model import load_openai
+
+    torch.set_num_threads(arguments.threads)
+    model = load_openai(arguments.model)
+    options = {"beam_size": 5, "best_of": 5, **OPTIONS[arguments.options]}
+    options.setdefault("temperature", (0.0, 0.2, 0.4, 0.6, 0.8, 1.0))
+
+    def transcribe(files: list[str]) -> Iterator[Any]:
+        for file in files:
+            torch.manual_seed(0)
+            samples = soundfile.read(file, dtype="float32")[0]
+            found = whisper.transcribe(model, samples, language="en", fp16=False, **options)
+            yield [SimpleNamespace(**segment) for segment in found["segments"]]
+
+    return transcribe
+
+
 def run(arguments: argparse.Namespace) -> None:
     folder = arguments.results / f"{arguments.engine}-{arguments.options}"
     folder.mkdir(parents=True, exist_ok=True)
@@ -87,7 +112,7 @@ def run(arguments: argparse.Namespace) -> None:
     left = [file for file in files if not (folder / f"{file.stem}.json").exists()]
     if not left:
         return
-    makers = {"faster-whisper": by_faster_whisper}
+    makers = {"faster-whisper": by_faster_whisper, "openai": by_openai}
     transcribe = makers.get(arguments.engine, by_packhorse)(arguments)
     begin = time.perf_counter()
     for file, segments in zip(left, transcribe([str(file) for file in left]), strict=True):
@@ -133,33 +158,37 @@ def compare(arguments: argparse.Namespace) -> None:
     for options in OPTIONS:
         ours = load(arguments.results, "packhorse", options)
         together = load(arguments.results, "together", options)
-        theirs = load(arguments.results, "faster-whisper", options)
         if ours and together:
             both = ours.keys() & together.keys()
             equal = sum(ours[name] == together[name] for name in both)
             print(f"{options}: {equal} of {len(both)} files have the same bits alone and together")
-        both_engines = sorted(ours.keys() & theirs.keys())
-        if not both_engines:
-            continue
-        equal_tokens = equal_all = segments = same = words = 0
-        for name in both_engines:
-            one, other = ours[name], theirs[name]
-            tokens = [part["tokens"] for part in one] == [part["tokens"] for part in other]
-            why = reason(one, other)
-            said = ["".join(part["text"] for part in found).split() for found in (one, other)]
-            equal_tokens += tokens
-            equal_all += not why
-            words += said[0] == said[1]
-            segments += len(other)
-            pairs = zip(one, other, strict=False)
-            same += sum(a["tokens"] == b["tokens"] and same_times(a, b) for a, b in pairs)
-            if why:
-                print(f"  {name}: {why}")
-        print(
-            f"{options}: of {len(both_engines)} files {equal_all} have equal segments (tokens and "
-            f"times), {equal_tokens} equal tokens, {words} equal words; {same} of {segments} "
-            "segments equal"
-        )
+        for engine in ("faster-whisper", "openai"):
+            theirs = load(arguments.results, engine, options)
+            if ours.keys() & theirs.keys():
+                beside(f"{options}, {engine}", ours, theirs)
+
+
+def beside(label: str, ours: dict[str, Any], theirs: dict[str, Any]) -> None:
+    """Says what files of both have in common."""
+    both = sorted(ours.keys() & theirs.keys())
+    equal_tokens = equal_all = segments = same = words = 0
+    for name in both:
+        one, other = ours[name], theirs[name]
+        tokens = [part["tokens"] for part in one] == [part["tokens"] for part in other]
+        why = reason(one, other)
+        said = ["".join(part["text"] for part in found).split() for found in (one, other)]
+        equal_tokens += tokens
+        equal_all += not why
+        words += said[0] == said[1]
+        segments += len(other)
+        pairs = zip(one, other, strict=False)
+        same += sum(a["tokens"] == b["tokens"] and same_times(a, b) for a, b in pairs)
+        if why:
+            print(f"  {name}: {why}")
+    print(
+        f"{label}: of {len(both)} files {equal_all} have equal segments (tokens and times), "
+        f"{equal_tokens} equal tokens, {words} equal words; {same} of {segments} segments equal"
+    )
 
 
 def main() -> None:
@@ -169,7 +198,7 @@ def main() -> None:
     one.add_argument("model")
     one.add_argument("folder", type=Path)
     one.add_argument("results", type=Path)
-    one.add_argument("--engine", choices=("packhorse", "together", "faster-whisper"), required=True)
+    one.add_argument("--engine", choices=ENGINES, required=True)
     one.add_argument("--options", choices=tuple(OPTIONS), default="default")
     one.add_argument("--dtype", default="float32")
     one.add_argument("--threads", type=int, default=2)

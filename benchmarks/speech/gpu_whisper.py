@@ -1,6 +1,6 @@
 """Speech to text on one GPU: Whisper large-v3's and turbo's shapes, in 16 bit and float8.
 
-    python benchmarks/speech/gpu_whisper.py [--only turbo] [--batch N] [--out FILE.json]
+    python benchmarks/speech/gpu_whisper.py [--only turbo] [--batch N] [--samples] [--out FILE.json]
     python benchmarks/speech/gpu_whisper.py --device cpu --tiny
 
 Weights are random. METHOD below says what is measured. Each line is printed as soon as it is known,
@@ -13,7 +13,7 @@ import argparse
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ import numpy as np
 import packhorse
 import torch
 import transformers
-from packhorse.audio import log_mel
+from packhorse.audio import FrameMaker, log_mel
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "lib"))
 from random_models import device_name, forget, make_model, room, synchronise
@@ -33,8 +33,10 @@ METHOD = """\
 Samples of 24 seconds of noise, each its own, padded with silence to Whisper's window of 30: \
 frames in host memory -> 66 new tokens in host memory, greedily, behind a prompt of four tokens, \
 all samples handed over at once. Samples a second are medians over rounds. Frames are made \
-before; "with frames" is the rate that frames made on the processor's cores, one sample after the \
-other in the time of the run, would leave. transformers, where --peer asks for it, generates in \
+before; runs "from samples" begin with the samples in host memory, and the device makes frames of \
+16 of them at a time while it reads those before; "with frames" is the rate that frames made on \
+the processor's cores, one sample after the other in the time of the run, would leave. \
+transformers, where --peer asks for it, generates in \
 padded batches with scaled_dot_product_attention. A step of one file is the difference of two \
 lengths of output over the number of steps between them; its bytes are those of the decoder's \
 weights and head and of the keys and values of the window and of the output, over the rate of \
@@ -43,6 +45,7 @@ reading. In float8 the encoder's dense layers and the cache of keys and values a
 NEW = 66  # tokens
 SECONDS, WINDOW = 24, 30  # a sample lasts, and the window that the encoder reads
 RATE = 16000
+TOGETHER = 16  # samples whose frames are made at a time
 READ_RATE = 4.1e12  # bytes a second, of an H200
 STEP_MARK = 1.5  # times the floor
 STEPS = 16, 144  # new tokens
@@ -100,6 +103,17 @@ def frames_of(count: int, mels: int) -> tuple[list[Any], float]:
     return found, seconds
 
 
+def samples_of(count: int) -> list[Any]:
+    """float32 [samples] of each sample: noise, each its own, and silence behind it."""
+    random = np.random.default_rng(1)
+    found = []
+    for _ in range(count):
+        window = np.zeros(RATE * WINDOW, np.float32)
+        window[: RATE * SECONDS] = random.normal(0, 0.1, RATE * SECONDS)
+        found.append(window)
+    return found
+
+
 def load(folder: Path, dtype: str, shape: Shape, options: argparse.Namespace) -> Any:
     """A session that runs all samples at once; of half as many where memory does not suffice."""
     rows = WINDOW * 50 + len(PROMPT) + max(NEW, *STEPS) + 128
@@ -122,7 +136,7 @@ def load(folder: Path, dtype: str, shape: Shape, options: argparse.Namespace) ->
             say(f"{shape.name}, {dtype}: {error}; with {options.batch} samples at once")
 
 
-def generate(session: Any, frames: list[Any], new: int) -> list[Any]:
+def generate(session: Any, frames: Iterable[Any], new: int) -> list[Any]:
     sampling = packhorse.Sampling(max_new_tokens=new, ignore_eos=True)
     requests = [session.submit_features(PROMPT, one, sampling, timeout_s=600.0) for one in frames]
     found = [request.result() for request in requests]
@@ -130,6 +144,16 @@ def generate(session: Any, frames: list[Any], new: int) -> list[Any]:
         if len(one.ids) != new:
             raise RuntimeError(f"{len(one.ids)} new tokens, expected {new}")
     return found
+
+
+def made_frames(maker: FrameMaker, samples: list[Any]) -> Iterator[Any]:
+    """Frames of the samples, some at a time, so that the model reads the first meanwhile."""
+    for first in range(0, len(samples), TOGETHER):
+        yield from maker.log_mel(samples[first : first + TOGETHER], end="silence")
+
+
+def generate_from_samples(session: Any, maker: FrameMaker, samples: list[Any]) -> list[Any]:
+    return generate(session, made_frames(maker, samples), NEW)
 
 
 def step_bytes(config: Any) -> float:
@@ -216,6 +240,14 @@ def measure(
         say(f"{shape.name}, {dtype}: loaded in {time.perf_counter() - begin:.1f} s")
         given = frames[: options.batch]
         calls: dict[str, Callable[[], Any]] = {"Packhorse": partial(generate, session, given, NEW)}
+        maker = FrameMaker(options.device, config.num_mel_bins)
+        if options.samples:
+            samples = samples_of(len(given))
+            begin = time.perf_counter()
+            maker.log_mel(samples, end="silence")
+            rate = len(samples) / (time.perf_counter() - begin)
+            say(f"{shape.name}: frames alone, made by {options.device}: {rate:.0f} samples/s")
+            calls["from samples"] = partial(generate_from_samples, session, maker, samples)
         if options.peer and dtype == "bfloat16":
             calls["transformers"] = peer_run(model, given, options.device, min(64, len(given)))
         times = take_turns(calls, 0, options.rounds)
@@ -225,9 +257,9 @@ def measure(
         label = f"{shape.name}, {dtype}, {len(given)} samples at once"
         for name, rate in rates.items():
             reached = ""
+            if name != "transformers" and mark is not None:
+                reached = f"; mark {mark:g}: {'reached' if rate >= mark else 'missed'}"
             if name == "Packhorse":
-                if mark is not None:
-                    reached = f"; mark {mark:g}: {'reached' if rate >= mark else 'missed'}"
                 with_frames = 1 / (1 / rate + seconds)
                 reached += f"; with frames {with_frames:.1f}"
             say(f"{label}, {name}: {rate:.1f} samples/s{reached}")
@@ -248,6 +280,7 @@ def measure(
         )
         tell(None)
         session.close()
+        maker.close()
         del session, calls
         forget(options.device)
 
@@ -260,6 +293,9 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=int, default=16 * WINDOW * 50, help="of a step")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--limit", type=float, default=150, help="seconds; no row begins later")
+    parser.add_argument(
+        "--samples", action="store_true", help="also from samples, whose frames the device makes"
+    )
     parser.add_argument("--peer", action="store_true", help="transformers, too")
     parser.add_argument("--read-rate", type=float, default=READ_RATE, help="bytes a second")
     parser.add_argument("--device", default="cuda:0" if torch.cuda.is_available() else "cpu")

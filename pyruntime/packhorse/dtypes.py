@@ -50,6 +50,14 @@ def choose_dtype(
             "dtype 'stored', but this model has no weights that are quantised in groups, as those "
             "of GGUF, GPTQ and AWQ files are: name another dtype"
         )
+    if dtype == "stored" and device.startswith("cuda") and spec is not None:
+        from packhorse_weights.tensor import leaves_float16
+
+        if leaves_float16(spec.get("family")):
+            raise ValueError(
+                f"dtype 'stored' on {device} computes in float16, whose range activations of "
+                f"{spec['family']!r:.80} leave: use bfloat16, or the cpu"
+            )
     if stored in ("int8", "float8") and stored != dtype:
         raise ValueError(
             f"dtype {dtype!r:.80}, but the weights are stored in {stored}: load this model with "

@@ -11,16 +11,16 @@
 
 namespace packhorse::audio {
 
-/// Makes what log_mel makes, to 1e-6. A CUDA device makes frames of several audios in one launch, in
-/// a stream of its own that goes ahead of others: samples and frames pass through page-locked memory
-/// that is allocated once, while the device computes those of another piece. A frame's bits depend
-/// on its own samples and the largest number of its audio alone. Any thread may use one; calls take
-/// turns.
+/// Makes what log_mel makes, to 1e-6. A CUDA device makes frames of several audios in one launch,
+/// in a stream of its own that goes ahead of others: samples and frames pass through page-locked
+/// memory that is allocated once, while the device computes those of another piece. A frame's bits
+/// depend on its own samples and the largest number of its audio alone. Any thread may use one;
+/// calls take turns.
 class PACKHORSE_API FrameMaker {
  public:
   virtual ~FrameMaker() = default;
-  /// Writes the frames of all audios. Throws InvalidArgument as log_mel does, with the number of the
-  /// audio where there are several, and before anything is written.
+  /// Writes the frames of all audios. Throws InvalidArgument as log_mel does, with the number of
+  /// the audio where there are several, and before anything is written.
   virtual void make(std::span<const LogMelArgs> audios) = 0;
 };
 

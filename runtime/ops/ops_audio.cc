@@ -14,7 +14,8 @@ void Ops::mel_logs(const MelLogsArgs& args) {
     fail(op, concat("out has ", bands, " columns, expected 1 to ", kMostMels, " bands"));
   }
   if (args.out.rows() == 0) return;
-  if (args.samples == nullptr || args.largest == nullptr) fail(op, "samples or largest are missing");
+  if (args.samples == nullptr || args.largest == nullptr)
+    fail(op, "samples or largest are missing");
   do_mel_logs(args);
 }
 

@@ -20,6 +20,41 @@ struct Case {
   bool masks_times = false;
 };
 
+// A row of logits, its settings, and what is written of it.
+struct Chosen {
+  Chosen(size_t vocab_size, size_t num_top)
+      : logits(vocab_size), rows(1), tokens(1), top(num_top), logprobs(1), top_logprobs(num_top) {}
+
+  SampleArgs args() {
+    SampleArgs args;
+    args.logits = {logits.data(), DType::kFloat32, 1, static_cast<int64_t>(logits.size())};
+    args.rows = rows.data();
+    args.wants_logprobs = true;
+    args.num_top = static_cast<int32_t>(top.size());
+    args.tokens = tokens.data();
+    args.logprobs = logprobs.data();
+    args.top_tokens = top.data();
+    args.top_logprobs = top_logprobs.data();
+    return args;
+  }
+
+  Array<float> logits;
+  Array<SamplingRow> rows;
+  Array<int32_t> tokens, top;
+  Array<float> logprobs, top_logprobs;
+};
+
+// The tokens, the largest number first, and of equal ones the lower.
+template <class Number>
+std::vector<int32_t> in_order(const std::vector<Number>& numbers) {
+  std::vector<int32_t> order(numbers.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int32_t>(i);
+  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+    return numbers[static_cast<size_t>(a)] > numbers[static_cast<size_t>(b)];
+  });
+  return order;
+}
+
 // Logits as the settings leave them.
 std::vector<double> filtered(const Array<float>& logits, const Array<uint32_t>& mask,
                              const Array<int32_t>& bias_tokens, const Array<float>& biases,
@@ -49,7 +84,9 @@ void check(const Case& of, bool beam, unsigned seed) {
   emulated::set_seed(seed);
   std::mt19937 random(seed);
   const auto size = static_cast<size_t>(of.vocab_size);
-  Array<float> logits(size), given(size), biases(2), workspace(2), logprobs(1), top_logprobs(kTop);
+  Chosen chosen(size, kTop);
+  Array<float>& logits = chosen.logits;
+  Array<float> given(size), biases(2), workspace(2);
   fill_normal(logits, random, 2);
   const auto begin = static_cast<size_t>(of.timestamps < 0 ? of.vocab_size : of.timestamps);
   for (size_t i = begin; i < size; ++i) logits[i] += static_cast<float>(of.raised);
@@ -61,55 +98,42 @@ void check(const Case& of, bool beam, unsigned seed) {
   for (size_t i = 0; i < size; ++i) counts[i] = i % 5 == 0 ? CountTokensArgs::kSeen : 0;
   biases[0] = 3;
   biases[1] = -0.5F;
-  Array<SamplingRow> rows(1);
-  rows[0] = SamplingRow{.repetition_penalty = 1.5F,
-                        .counts = 0,
-                        .mask = 0,
-                        .bias_end = 2,
-                        .boost_end = 2,
-                        .of_beam = beam,
-                        .filtered = true,
-                        .timestamps = of.timestamps};
-  Array<int32_t> tokens(1), top(kTop);
-  SampleArgs args;
-  args.logits = {logits.data(), DType::kFloat32, 1, of.vocab_size};
-  args.rows = rows.data();
+  SamplingRow& row = chosen.rows[0];
+  row = SamplingRow{.repetition_penalty = 1.5F,
+                    .counts = 0,
+                    .mask = 0,
+                    .bias_end = 2,
+                    .boost_end = 2,
+                    .of_beam = beam,
+                    .filtered = true,
+                    .timestamps = of.timestamps};
+  SampleArgs args = chosen.args();
   args.bias_tokens = bias_tokens.data();
   args.biases = biases.data();
   args.num_biases = 2;
   args.masks = mask.data();
   args.counts = {counts.data(), DType::kInt32, 1, of.vocab_size};
-  args.wants_logprobs = true;
-  args.num_top = kTop;
-  args.tokens = tokens.data();
-  args.logprobs = logprobs.data();
-  args.top_tokens = top.data();
-  args.top_logprobs = top_logprobs.data();
   args.workspace = workspace.data();
   launch_sample(args, emulated_stream(1));
 
-  std::vector<double> left = filtered(given, mask, bias_tokens, biases, rows[0], counts);
+  std::vector<double> left = filtered(given, mask, bias_tokens, biases, row, counts);
   double sum = 0;
   for (const double one : left) sum += std::exp(one);
   for (double& one : left) one -= std::log(sum);
-  std::vector<int32_t> order(size);
-  for (size_t i = 0; i < size; ++i) order[i] = static_cast<int32_t>(i);
-  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
-    return left[static_cast<size_t>(a)] > left[static_cast<size_t>(b)];
-  });
+  const std::vector<int32_t> order = in_order(left);
   for (size_t i = 0; i < kTop; ++i) {
     const double expected = left[static_cast<size_t>(order[i])];
     if (std::isinf(expected)) {
-      CHECK(static_cast<double>(top_logprobs[i]) == expected);
+      CHECK(static_cast<double>(chosen.top_logprobs[i]) == expected);
       continue;
     }
-    CHECK(top[i] == order[i]);
-    CHECK_WITHIN(std::abs(static_cast<double>(top_logprobs[i]) - expected), 2e-5);
+    CHECK(chosen.top[i] == order[i]);
+    CHECK_WITHIN(std::abs(static_cast<double>(chosen.top_logprobs[i]) - expected), 2e-5);
   }
-  CHECK(tokens[0] == (beam ? -1 : order[0]));
+  CHECK(chosen.tokens[0] == (beam ? -1 : order[0]));
   if (beam) return;
   const double expected = left[static_cast<size_t>(order[0])];
-  CHECK_WITHIN(std::abs(static_cast<double>(logprobs[0]) - expected), 2e-5);
+  CHECK_WITHIN(std::abs(static_cast<double>(chosen.logprobs[0]) - expected), 2e-5);
 }
 
 // `step`: logits are its multiples, so that more of them are equal the larger it is.
@@ -118,41 +142,28 @@ void check_most_likely(int vocab_size, int count, float step, bool beam) {
   std::mt19937 random(7);
   const auto size = static_cast<size_t>(vocab_size);
   const auto num_top = static_cast<size_t>(count);
-  Array<float> logits(size), logprobs(1), top_logprobs(num_top);
+  Chosen chosen(size, num_top);
+  Array<float>& logits = chosen.logits;
   fill_normal(logits, random, 3);
   double sum = 0;
   for (size_t i = 0; i < size; ++i) {
     logits[i] = std::round(logits[i] / step) * step;
     sum += std::exp(static_cast<double>(logits[i]));
   }
-  std::vector<float> given(logits.data(), logits.data() + size);
-  Array<SamplingRow> rows(1);
-  rows[0] = SamplingRow{.of_beam = beam};
-  Array<int32_t> tokens(1), top(num_top);
-  SampleArgs args;
-  args.logits = {logits.data(), DType::kFloat32, 1, vocab_size};
-  args.rows = rows.data();
-  args.wants_logprobs = true;
-  args.num_top = count;
-  args.tokens = tokens.data();
-  args.logprobs = logprobs.data();
-  args.top_tokens = top.data();
-  args.top_logprobs = top_logprobs.data();
-  launch_sample(args, emulated_stream(1));
+  const std::vector<float> given(logits.data(), logits.data() + size);
+  chosen.rows[0] = SamplingRow{.of_beam = beam};
+  launch_sample(chosen.args(), emulated_stream(1));
 
-  std::vector<int32_t> order(size);
-  for (size_t i = 0; i < size; ++i) order[i] = static_cast<int32_t>(i);
-  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
-    return given[static_cast<size_t>(a)] > given[static_cast<size_t>(b)];
-  });
+  const std::vector<int32_t> order = in_order(given);
   for (size_t i = 0; i < num_top; ++i) {
     if (i >= size) {
-      CHECK(top[i] == -1);
+      CHECK(chosen.top[i] == -1);
       continue;
     }
-    CHECK(top[i] == order[i]);
+    CHECK(chosen.top[i] == order[i]);
     const double expected = static_cast<double>(given[static_cast<size_t>(order[i])]);
-    CHECK_WITHIN(std::abs(static_cast<double>(top_logprobs[i]) - expected + std::log(sum)), 2e-5);
+    CHECK_WITHIN(std::abs(static_cast<double>(chosen.top_logprobs[i]) - expected + std::log(sum)),
+                 2e-5);
   }
 }
 

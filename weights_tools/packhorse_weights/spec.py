@@ -59,6 +59,14 @@ def stem_of(spec: Mapping[str, Any]) -> Mapping[str, Any]:
     return stem
 
 
+def word_table(spec: Mapping[str, Any]) -> str:
+    """Name of the table of words that that stem reads, which may be the other stack's."""
+    stacks: Mapping[str, Any] = spec.get("stacks", {})
+    if len(stacks) < 2:
+        return "embeddings.word"
+    return f"{stem_of(spec).get('words', [*stacks][-1])}.embeddings.word"
+
+
 def with_stem(spec: Spec, **fields: Any) -> Spec:
     """The spec with these fields in its stem. One that is malformed is given back as it is: the
     runtime refuses it by name."""

@@ -128,6 +128,11 @@ class LazyTensor(Tensor):
 _BEYOND_FLOAT16 = ("t5", "mt5", "umt5")
 
 
+def leaves_float16(family: object) -> bool:
+    """True if activations of models of this family leave float16's range."""
+    return family in _BEYOND_FLOAT16
+
+
 def default_dtype(
     device: str, stored: str = "float32", generates: bool = False, family: object = None
 ) -> str:
@@ -144,7 +149,8 @@ def default_dtype(
     if not device.startswith("cuda"):
         kept = ("stored", "bfloat16", "float16") if generates else ("stored",)
         return stored if stored in kept else "float32"
-    wide = stored == "bfloat16" or (stored == "float32" and family in _BEYOND_FLOAT16)
+    beyond = stored in ("float32", "stored") and leaves_float16(family)
+    wide = stored == "bfloat16" or beyond
     return "bfloat16" if wide else "float16"
 
 

@@ -49,6 +49,7 @@ class FrameMaker:
     def __init__(self, device: str = "cpu", num_mels: int = 80, threads: int | None = None) -> None:
         """`threads`: of the CPU; None: all cores. Raises ValueError for other numbers of mels than
         1 to 256, and RuntimeError where there is no such device."""
+        self.num_mels = num_mels
         self._native: NativeFrameMaker | None = NativeFrameMaker(device, num_mels, threads or 0)
 
     def log_mel(

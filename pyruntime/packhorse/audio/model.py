@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from packhorse_weights.spec import hears
 
+from packhorse.audio.alignment import alignment_heads
 from packhorse.audio.chunked import Chunked, run_chunked, windows_of
 from packhorse.audio.decoding import SAMPLE_RATE, AudioSource, Samples, load_audio
 from packhorse.audio.features import FRAMES_PER_SECOND, FrameMaker
@@ -23,7 +24,6 @@ from packhorse.audio.transcriber import Language, Progress, Steps, Transcriber
 from packhorse.audio.vad import Part, VadOptions, speech_parts
 from packhorse.audio.voiced import HOP, VoicedTimes, joined, with_whole_times
 from packhorse.audio.windows import clips_of
-from packhorse.audio.words import alignment_heads
 from packhorse.generation.session import GenerationSession
 from packhorse.load_options import LoadOptions, ModelPath
 from packhorse.names import AskedDtype

@@ -9,10 +9,10 @@ words beside them; words that would last too long around pauses are cut.
 from __future__ import annotations
 
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -109,32 +109,6 @@ def merge_marks(words: Sequence[TimedWord], prepended: str, appended: str) -> No
             word.word, word.tokens = "", []
         else:
             before = i
-
-
-def alignment_heads(given: Any, spec: Mapping[str, Any]) -> tuple[tuple[int, int], ...]:
-    """(layer, head) of the decoder's cross attention that follows the audio: those that a model's
-    files name, or without any all of the latter half of its layers. Raises ValueError."""
-    layers = [*spec["stacks"].values()][-1]["layers"]
-    counts = [int(layer["blocks"][1]["num_heads"]) for layer in layers]
-    if given is None:
-        latter = range(len(counts) // 2, len(counts))
-        return tuple((layer, head) for layer in latter for head in range(counts[layer]))
-
-    def known(pair: Any) -> bool:
-        if not isinstance(pair, list | tuple) or len(pair) != 2:
-            return False
-        if not all(isinstance(one, int) and not isinstance(one, bool) for one in pair):
-            return False
-        layer, head = map(int, pair)
-        return 0 <= layer < len(counts) and 0 <= head < counts[layer]
-
-    pairs = list(given) if isinstance(given, list | tuple) else []
-    if not pairs or not all(map(known, pairs)) or len(set(map(tuple, pairs))) < len(pairs):
-        raise ValueError(
-            f"alignment_heads of the model's files are {given!r:.80}, expected pairs (layer, head) "
-            f"of {len(counts)} layers of {max(counts)} heads, each once"
-        )
-    return tuple((int(layer), int(head)) for layer, head in pairs)
 
 
 class Reading(NamedTuple):

@@ -64,8 +64,9 @@ __global__ void __launch_bounds__(kThreads)
     const double angle = -2 * kPi / kWindow * i;
     roots[i] = {cos(angle), sin(angle)};
   }
-  const double highest = 15 + log(8.0) / (log(6.4) / 27);  // of 8000 Hz
-  for (int i = thread; i < bands + 2; i += kThreads) corners[i] = hertz_of(highest * i / (bands + 1));
+  const double highest = 15 + log(8.0) / (log(6.4) / 27);  // 8000 Hz in mels
+  for (int i = thread; i < bands + 2; i += kThreads)
+    corners[i] = hertz_of(highest * i / (bands + 1));
   __syncthreads();
   wait_for_previous_kernel();
   let_next_kernel_start();

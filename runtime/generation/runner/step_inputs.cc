@@ -147,9 +147,6 @@ TokenBatch StepInputs::write(const Step& step, std::span<const int32_t> row_of_s
 
 void StepInputs::write_sources(const Step& step) {
   const auto numbers = [&](size_t offset) { return at<int32_t>(host_, offset); };
-  const auto write_pages = [&](size_t table, int64_t row, std::span<const int32_t> pages) {
-    std::ranges::copy(pages, numbers(table) + row * layout_.source_stride);
-  };
   int32_t* const cu_seqlens = numbers(layout_.source_cu_seqlens);
   const auto num_sources = static_cast<int64_t>(step.sources.size());
   sources_ = {};
@@ -168,7 +165,7 @@ void StepInputs::write_sources(const Step& step) {
       numbers(layout_.frame_cu_seqlens)[i] = stride * token;
       numbers(layout_.frame_cu_seqlens)[i + 1] = stride * (token + static_cast<int32_t>(length));
     }
-    write_pages(layout_.source_table, i, source.pages);
+    std::ranges::copy(source.pages, numbers(layout_.source_table) + i * layout_.source_stride);
     token += static_cast<int32_t>(length);
     sources_.max_seqlen = std::max(sources_.max_seqlen, int64_t{length});
   }

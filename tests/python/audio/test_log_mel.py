@@ -2,26 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import packhorse.audio
 import pytest
-from checkpoints import GOLDEN
-
-GOLDEN_FRAMES = dict(np.load(GOLDEN / "speech" / "log_mel.npz"))
-
-
-def _samples() -> Callable[[str], np.ndarray]:
-    """The function that made what the golden frames are of."""
-    text = (GOLDEN / "make_speech_golden.py").read_text()
-    begin, end = text.index("def samples("), text.index("def tokenizer(")
-    names: dict[str, object] = {"np": np}
-    exec(text[begin:end], names)
-    return names["samples"]  # type: ignore[return-value]
-
-
-samples = _samples()
+from mel_cases import GOLDEN_FRAMES, noises, reference, samples
+from packhorse.audio import FrameMaker
 
 
 @pytest.mark.parametrize("name", sorted(GOLDEN_FRAMES))
@@ -30,28 +15,6 @@ def test_equal_to_transformers(name: str) -> None:
     found = packhorse.audio.log_mel(samples(kind), int(mels))
     assert found.shape == (samples(kind).size // 160, int(mels))
     np.testing.assert_allclose(found[::5], GOLDEN_FRAMES[name], atol=1e-5)
-
-
-def reference(heard: np.ndarray, mels: int) -> np.ndarray:
-    """Frames of audio that goes on in silence, in float64 by NumPy."""
-    padded = np.pad(heard.astype(np.float64), (0, 16000))
-    padded = np.pad(padded, 200, mode="reflect")
-    count = 1 + (padded.size - 400) // 160 - 1
-    window = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(400) / 400)
-    rows = np.stack([padded[160 * i : 160 * i + 400] * window for i in range(count)])
-    powers = np.abs(np.fft.rfft(rows)) ** 2
-    corners = np.linspace(0, 15 + np.log(8) / (np.log(6.4) / 27), mels + 2)
-    hertz = np.where(
-        corners < 15, corners * 200 / 3, 1000 * np.exp((corners - 15) * np.log(6.4) / 27)
-    )
-    bins = np.linspace(0, 8000, 201)
-    low, middle, high = (hertz[i : mels + i, None] for i in range(3))
-    filters = np.maximum(
-        0, np.minimum((bins - low) / (middle - low), (high - bins) / (high - middle))
-    )
-    logs = np.log10(np.maximum(1e-10, powers @ (filters * 2 / (high - low)).T))
-    logs = (np.maximum(logs, logs.max() - 8) + 4) / 4
-    return logs[: heard.size // 160]
 
 
 @pytest.mark.parametrize("size", [0, 1, 159, 160, 161, 200, 399, 1000, 7777, 48000])
@@ -84,3 +47,31 @@ def test_threads_change_no_bits() -> None:
 def test_refused(heard: np.ndarray, options: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         packhorse.audio.log_mel(heard.astype(np.float32), **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("mels", [80, 128])
+def test_many_at_once(mels: int) -> None:
+    audios = noises((0, 700, 201, 16_000, 5000))
+    maker = FrameMaker("cpu", mels)
+    for audio, found in zip(audios, maker.log_mel(audios, end="silence"), strict=True):
+        assert found.shape == (audio.size // 160, mels)
+        if audio.size:
+            np.testing.assert_allclose(found, reference(audio, mels), atol=1e-5)
+    assert maker.log_mel([]) == []
+
+
+def test_the_place_of_a_refused_audio() -> None:
+    """A refusal leaves the maker as it was."""
+    maker, good = FrameMaker("cpu", 80), samples("sweep")
+    (before,) = maker.log_mel([good])
+    with pytest.raises(ValueError, match=r"audio\[1\]: sample 3 is .*inf, expected a finite"):
+        maker.log_mel([good, np.where(np.arange(400) == 3, np.inf, 0).astype(np.float32)])
+    with pytest.raises(ValueError, match="num_mels is 257, expected 1 to 256"):
+        FrameMaker("cpu", 257)
+    with pytest.raises(ValueError, match="end is 'no', expected"):
+        maker.log_mel([good], end="no")  # type: ignore[arg-type]
+    (after,) = maker.log_mel([good])
+    assert after.tobytes() == before.tobytes()
+    maker.close()
+    with pytest.raises(RuntimeError, match="was closed"):
+        maker.log_mel([good])

@@ -13,11 +13,11 @@ import reference_text_to_text
 from checkpoints import GOLDEN
 from packhorse._native.audio import token_times
 from packhorse.audio import AudioModel, Word
+from packhorse.audio.alignment import alignment_heads
 from packhorse.audio.tokens import APPENDED, PREPENDED
 from packhorse.audio.windows import Piece
 from packhorse.audio.words import (
     TimedWord,
-    alignment_heads,
     drop_hallucinations,
     is_anomalous,
     leading_silence,
@@ -289,17 +289,51 @@ def test_texts_as_long_as_the_context(model: AudioModel) -> None:
     assert all(segment.words for segment in found.segments)
 
 
+def decoder(layers: int, heads: int, tokens: int) -> dict[str, object]:
+    blocks = [{"num_heads": heads}, {"num_heads": heads}, {}]
+    stack = {"stem": {"vocab_size": tokens}, "layers": [{"blocks": blocks}] * layers}
+    return {"stacks": {"encoder": {}, "decoder": stack}}
+
+
+def latter_half(layers: int, heads: int) -> tuple[tuple[int, int], ...]:
+    return tuple((i, head) for i in range(layers // 2, layers) for head in range(heads))
+
+
 def test_alignment_heads() -> None:
     spec = inspect_checkpoint(MODEL).spec
     layers = spec["stacks"]["decoder"]["layers"]
-    heads = layers[0]["blocks"][1]["num_heads"]
-    half = len(layers) // 2
-    every = tuple((layer, head) for layer in range(half, len(layers)) for head in range(heads))
+    every = latter_half(len(layers), layers[0]["blocks"][1]["num_heads"])
     assert alignment_heads(None, spec) == every
     assert alignment_heads([[1, 0], [0, 1]], spec) == ((1, 0), (0, 1))
-    for given in ([], "x", [[0]], [[0, 99]], [[9, 0]], [[0, 0], [0, 0]], [[0, True]], {"a": 1}):
+    # Distilled models have the list of their teacher.
+    for beyond in ([[0, 99]], [[0, 0], [9, 0]]):
+        assert alignment_heads(beyond, spec) == every
+    for given in ([], "x", [[0]], [[0, -1]], [[0, 0], [0, 0]], [[0, True]], [["0", 1]], {"a": 1}):
         with pytest.raises(ValueError, match="alignment_heads of the model's files are"):
             alignment_heads(given, spec)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "some", "count"),
+    [
+        ((4, 6, 51864), (2, 5), 8),  # tiny.en
+        ((4, 6, 51865), (2, 2), 6),
+        ((12, 12, 51864), (6, 6), 19),  # small.en
+        ((32, 20, 51865), (27, 15), 23),  # large-v2
+        ((32, 20, 51866), (25, 6), 10),  # large-v3
+        ((4, 20, 51866), (3, 14), 6),  # turbo
+    ],
+)
+def test_alignment_heads_of_known_models(
+    sizes: tuple[int, int, int], some: tuple[int, int], count: int
+) -> None:
+    found = alignment_heads(None, decoder(*sizes))
+    assert some in found
+    assert len(set(found)) == count
+    assert all(layer < sizes[0] and head < sizes[1] for layer, head in found)
+    assert alignment_heads([[0, 1]], decoder(*sizes)) == ((0, 1),)
+    other = (sizes[0], sizes[1], 51867)
+    assert alignment_heads(None, decoder(*other)) == latter_half(*sizes[:2])
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from packhorse_weights.quantization.grouped import (
 )
 from packhorse_weights.quantization.per_channel import is_quantizable
 from packhorse_weights.quantization.stored import DECODER
-from packhorse_weights.spec import Spec
+from packhorse_weights.spec import Spec, word_table
 from packhorse_weights.tensor import WEIGHT_DTYPES, Tensor, to_float32
 
 GROUP_SIZES = (32, 64, 128)
@@ -125,6 +125,6 @@ def quantize_in_groups(
             result[name] = RoundedTensor(form, tensor, name)
     if "lm" in spec.get("heads", {}):
         decoder = f"{DECODER}.weight"
-        table = tensors.get(decoder, tensors["embeddings.word"])
+        table = tensors[decoder if decoder in tensors else word_table(spec)]
         result[decoder] = RoundedTensor(GroupFormat(8, size, False), table, decoder)
     return result

@@ -4,6 +4,7 @@ feature."""
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 
 import numpy as np
@@ -16,13 +17,17 @@ from packhorse_weights.tensor import WEIGHT_DTYPES, Tensor, to_float32
 # Value of the argument `quantize` -> dtype of the tensors.
 QUANTIZED_DTYPES = {"int8": "int8", "fp8": FLOAT8}
 SCALE_SUFFIX = "_scale"  # appended to the tensor's name
+# Names of tensors of blocks; those of several stacks begin with the name of their own.
+_OF_BLOCK = re.compile(r"(?:\w+\.)?layers\.\d")
 _MOST = 127  # -128 is not used, so that the range is symmetric
 
 
 def is_quantizable(name: str, shape: tuple[int, ...]) -> bool:
-    """True if a tensor is quantised. Embeddings, norms, biases, all layers before and after the
-    blocks, and those that choose an expert are not; experts are when they are loaded."""
-    return name.startswith("layers.") and len(shape) == 2 and ".router." not in name
+    """True if a tensor is quantised. Embeddings, norms, biases, tables of scores, all layers before
+    and after the blocks, and those that choose an expert are not; experts are when they are
+    loaded."""
+    of_block = _OF_BLOCK.match(name) is not None and ".router." not in name
+    return of_block and len(shape) == 2 and name.endswith((".weight", TRANSPOSED))
 
 
 def quantize_weight(tensor: Tensor, name: str, dtype: str = "int8") -> tuple[Tensor, Tensor]:

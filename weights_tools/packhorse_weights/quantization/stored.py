@@ -41,19 +41,72 @@ def _matrix(tensor: Tensor) -> GroupedTensor | None:
 
 
 class _LayerSizes(NamedTuple):
-    head_dim: int
-    attended: int  # columns of what attention gives
-    inner: int  # columns between the layers of the feed-forward block
-    gated: bool
+    """Dense layers of a layer's blocks: `sets` are those that are kept together or not at all, and
+    `columns` has the input features of each."""
 
-    def sets(self) -> list[tuple[str, ...]]:
-        """The dense layers that are kept together or not at all."""
+    sets: list[tuple[str, ...]]
+    columns: dict[str, int]
+
+
+class _StackSizes:
+    """Sizes of a stack; `source`: columns of the rows that its cross attention reads."""
+
+    def __init__(self, stack: Config, stem: Config, source: int) -> None:
+        self.hidden = stack.integer("hidden_size")
+        self.table = stem.integer("embedding_size", default=self.hidden)
+        self._source = source
+        self._layers: dict[int, _LayerSizes] = {}  # by the number of their weights
+        self._alike: _LayerSizes | None = None  # sizes of all layers, in format 1
+
+    def read_layers(self, stack: Config) -> None:
+        for i, layer in enumerate(stack.sections("layers")):
+            sizes = _LayerSizes([], {})
+            for block in layer.sections("blocks"):
+                self._add_block(sizes, block)
+            self._layers.setdefault(layer.integer("weights", default=i, low=0), sizes)
+
+    def read_alike(self, config: Config) -> None:
+        """Sizes of a spec of format 1."""
+        ffn = config.section("ffn")
+        gated = ffn.choice("kind", {"plain": "", "gated": "gated", "mixture": ""}, "")
+        self._alike = _LayerSizes([], {})
+        self._add_attention(self._alike, config, "attention", self.hidden)
+        self._add_feed_forward(self._alike, config.integer("intermediate_size"), bool(gated))
+
+    def _add_block(self, sizes: _LayerSizes, block: Config) -> None:
+        kind = block.fields.get("kind")
+        if kind == "cross_attention":
+            self._add_attention(sizes, block, "cross_attention", self._source)
+        elif kind in ("self_attention", "cca"):
+            self._add_attention(sizes, block, "attention", self.hidden)
+        elif kind in ("feed_forward", "moe"):
+            inner, gated = block.integer("size"), block.boolean("gated", False)
+            self._add_feed_forward(sizes, inner, gated)
+        else:
+            raise CheckpointError(f"{block.where}: kind: expected a block's, found {kind!r:.80}")
+
+    def _add_attention(self, sizes: _LayerSizes, block: Config, name: str, keys: int) -> None:
+        heads = block.integer("num_heads")
+        head_dim = block.integer("head_dim", default=max(self.hidden // heads, 1))
+        query, key, value, output = (
+            f"{name}.{part}" for part in ("query", "key", "value", "output")
+        )
+        if name == "attention":
+            sizes.sets.append((query, key, value))
+        else:  # queries are of another input than keys and values
+            sizes.sets.extend([(query,), (key, value)])
+        if head_dim % _HEAD_MULTIPLE == 0:
+            sizes.sets.append((output,))
+        sizes.columns.update({query: self.hidden, key: keys, value: keys, output: heads * head_dim})
+
+    def _add_feed_forward(self, sizes: _LayerSizes, inner: int, gated: bool) -> None:
         ffn = ("ffn.gate", "ffn.up", "ffn.down")
-        return [
-            ("attention.query", "attention.key", "attention.value"),
-            () if self.head_dim % _HEAD_MULTIPLE else ("attention.output",),
-            ffn if self.gated else ffn[1:],
-        ]
+        sizes.sets.append(ffn if gated else ffn[1:])
+        sizes.columns.update(zip(ffn, (self.hidden, self.hidden, inner), strict=True))
+
+    def of_layer(self, number: str) -> _LayerSizes | None:
+        found = self._layers.get(int(number)) if number.isdecimal() else None
+        return found or self._alike
 
 
 class _Sizes:
@@ -62,56 +115,56 @@ class _Sizes:
 
     def __init__(self, config: Config) -> None:
         self._where = config.where
-        self._layers: dict[int, _LayerSizes] = {}  # by the number of their weights
-        self._alike: _LayerSizes | None = None  # sizes of all layers, in format 1
+        self._stacks: dict[str, _StackSizes] = {}  # by what their tensors' names begin with
         if "stacks" in config.fields:
             stacks = config.section("stacks")
             names = list(stacks.fields)
-            if len(names) != 1:
-                raise CheckpointError(f"{stacks.where}: expected one stack, found {len(names)}")
-            stack = stacks.section(names[0])
-            stem = stack.section("stem")
+            if not 1 <= len(names) <= 2:
+                raise CheckpointError(
+                    f"{stacks.where}: expected one stack or two, found {len(names)}"
+                )
+            source = 0
+            for name in names:
+                stack = stacks.section(name)
+                sizes = _StackSizes(stack, stack.section("stem"), source)
+                sizes.read_layers(stack)
+                self._stacks[f"{name}." if len(names) > 1 else ""] = sizes
+                source = sizes.hidden
         else:
-            stack = stem = config
-        self._hidden = stack.integer("hidden_size")
-        self._table = stem.integer("embedding_size", default=self._hidden)
-        if stack is not config:
-            self._read_stack(stack)
-        else:
-            ffn = config.section("ffn")
-            gated = ffn.choice("kind", {"plain": "", "gated": "gated", "mixture": ""}, "")
-            self._alike = self._layer(config, config.integer("intermediate_size"), bool(gated))
+            self._stacks[""] = _StackSizes(config, config, 0)
+            self._stacks[""].read_alike(config)
         config.section("heads")
 
-    def _layer(self, attention: Config, inner: int, gated: bool) -> _LayerSizes:
-        heads = attention.integer("num_heads")
-        head_dim = attention.integer("head_dim", default=max(self._hidden // heads, 1))
-        return _LayerSizes(head_dim, heads * head_dim, inner, gated)
+    def tables(self) -> list[str]:
+        """Names of the tables of words."""
+        return [prefix + TABLE for prefix in self._stacks]
 
-    def _read_stack(self, stack: Config) -> None:
-        for i, layer in enumerate(stack.sections("layers")):
-            blocks = layer.sections("blocks")
-            if len(blocks) != 2:
-                raise CheckpointError(f"{layer.where}: blocks: expected two, found {len(blocks)}")
-            attention, ffn = blocks
-            sizes = self._layer(attention, ffn.integer("size"), ffn.boolean("gated", False))
-            self._layers.setdefault(layer.integer("weights", default=i, low=0), sizes)
+    def split(self, name: str) -> tuple[str, str] | None:
+        """("decoder.layers.0.", "ffn.up.weight") of a tensor's name; None if it is of no layer."""
+        for prefix in self._stacks:
+            if name.startswith(f"{prefix}layers."):
+                number, _, rest = name.removeprefix(f"{prefix}layers.").partition(".")
+                return f"{prefix}layers.{number}.", rest
+        return None
 
-    def of_layer(self, name: str) -> _LayerSizes:
-        """Those of the layer that a tensor's name begins with, "layers.NUMBER."."""
-        number = name.split(".")[1]
-        found = self._layers.get(int(number)) if number.isdecimal() else None
-        if (found := found or self._alike) is None:
-            raise CheckpointError(f"{self._where}: {name!r:.80}: there is no such layer")
+    def of_layer(self, layer: str) -> _LayerSizes:
+        """Those of the layer with which names of tensors begin as "layers.NUMBER."."""
+        prefix, _, number = layer.rstrip(".").rpartition("layers.")
+        if (found := self._stacks[prefix].of_layer(number)) is None:
+            raise CheckpointError(f"{self._where}: {layer!r:.80}: there is no such layer")
         return found
 
-    def columns(self, layer: str) -> int:
-        """The input features of a dense layer."""
-        if layer in (DECODER, TABLE):
-            return self._table
-        if layer.endswith(".attention.output"):
-            return self.of_layer(layer).attended
-        return self.of_layer(layer).inner if layer.endswith(".ffn.down") else self._hidden
+    def columns(self, name: str) -> int | None:
+        """The input features of a dense layer, or of layers that lie in one tensor; None if it is
+        not known."""
+        if name == DECODER:
+            return [*self._stacks.values()][-1].table
+        if name in self.tables():
+            return self._stacks[name.removesuffix(TABLE)].table
+        if (parts := self.split(name)) is None:
+            return None
+        layer, rest = parts
+        return self.of_layer(layer).columns.get(STACKS.get(rest, (rest,))[0])
 
 
 def _take_one_input(layers: Mapping[str, GroupedTensor]) -> bool:
@@ -127,31 +180,35 @@ def _take_one_input(layers: Mapping[str, GroupedTensor]) -> bool:
 
 def _find(spec: Spec, tensors: Mapping[str, Tensor]) -> dict[str, tuple[str, GroupedTensor]]:
     """{weight that stays quantised: (its tensor or the one of several layers, the matrix)}"""
+    if not any(_matrix(tensor) is not None for tensor in tensors.values()):
+        return {}
+    sizes = _Sizes(Config(spec, "packhorse.json"))
     found: dict[str, tuple[str, GroupedTensor]] = {}
+    layers: dict[str, None] = {}  # in order
     for name, tensor in tensors.items():
-        matrix = _matrix(tensor)
-        if matrix is None or not name.startswith("layers."):
+        parts = sizes.split(name)
+        if (matrix := _matrix(tensor)) is None or parts is None:
             continue
-        _, number, layer = name.removesuffix(".weight").removesuffix(TRANSPOSED).split(".", 2)
-        for part in STACKS.get(layer, (layer,)):
-            found[f"layers.{number}.{part}"] = (name, matrix)
+        layer, rest = parts
+        layers[layer] = None
+        dense = rest.removesuffix(".weight").removesuffix(TRANSPOSED)
+        for part in STACKS.get(dense, (dense,)):
+            found[layer + part] = (name, matrix)
     kept: dict[str, tuple[str, GroupedTensor]] = {}
-    numbers = {name.split(".")[1]: None for name in found}  # numbers of layers, in order
-    sizes = _Sizes(Config(spec, "packhorse.json")) if numbers else None
-    for number in numbers:
-        assert sizes is not None
-        for members in sizes.of_layer(f"layers.{number}.").sets():
-            names = [f"layers.{number}.{member}" for member in members]
+    for layer in layers:
+        for members in sizes.of_layer(layer).sets:
+            names = [layer + member for member in members]
             if not all(name in found for name in names):
                 continue
             if _take_one_input({name: found[name][1] for name in names}):
                 kept.update((name, found[name]) for name in names)
-    for name in (f"{DECODER}.weight", TABLE):  # a decoder that is tied to the table has no tensor
-        if name in tensors and (matrix := _matrix(tensors[name])) is not None:
+    tables = sizes.tables()
+    for name in (f"{DECODER}.weight", *tables):  # a decoder that is tied to a table has no tensor
+        if name not in tensors or (matrix := _matrix(tensors[name])) is None:
+            continue
+        # Rows of a table are read in the order of their columns.
+        if name not in tables or matrix.input_order is None:
             kept[name.removesuffix(".weight")] = (name, matrix)
-    # Rows of a table are read in the order of their columns.
-    if TABLE in kept and kept[TABLE][1].input_order is not None:
-        del kept[TABLE]
     return kept
 
 
@@ -178,7 +235,7 @@ def stored_tensors(spec: Spec, tensors: Mapping[str, Tensor]) -> dict[str, Tenso
     for name, matrix in _find(spec, tensors).values():
         result.pop(name, None)
         base = name.removesuffix(TRANSPOSED).removesuffix(".weight")
-        packed = TABLE if base == TABLE else f"{base}.weight"
+        packed = base if base.endswith(TABLE) else f"{base}.weight"
         result[packed] = PackedRows(matrix, packed)
         if matrix.input_order is not None:
             result[base + INPUT_ORDER] = Tensor(matrix.input_order, "int32")
@@ -233,9 +290,8 @@ def read_stored(
         block, _, kind = before.rpartition(".")
         of_layer = STACKS.get(f"{kind}.{last}")
         first = layer if of_layer is None else f"{block}.{of_layer[0]}"
-        if first not in forms:
+        if first not in forms or (columns := sizes.columns(layer)) is None:
             continue
-        columns = sizes.columns(layer)
         expected = forms[first].row_bytes(columns)
         if tensor.dtype != "uint8" or len(tensor.shape) != 2 or tensor.shape[1] != expected:
             raise CheckpointError(
