@@ -67,10 +67,10 @@ cdef extern from "<span>" namespace "std" nogil:
         Bytes(const uint8_t*, size_t)
 
 
-cdef extern from "image/file_bytes.h" namespace "packhorse::image" nogil:
-    size_t base64_bytes(string_view)
-    bint c_decode_base64 "packhorse::image::decode_base64"(string_view, uint8_t*)
-    int64_t c_count_scans "packhorse::image::count_scans"(Bytes)
+cdef extern from "packhorse/_native/file_bytes.h" namespace "packhorse" nogil:
+    size_t base64_size "packhorse::base64::size_of"(string_view)
+    bint c_decode_base64 "packhorse::base64::decode"(string_view, uint8_t*)
+    int64_t c_count_scans "packhorse::count_scans"(Bytes)
 
 
 cdef extern from "packhorse/_native/image.h" namespace "packhorse":
@@ -145,7 +145,7 @@ def decode_base64(str text not None, Py_ssize_t begin):
     if begin < 0 or begin > size:
         raise ValueError(f"begin is {begin}, but the text has {size} characters")
     cdef size_t length = size - begin
-    cdef size_t made = base64_bytes(string_view(chars + begin, length))
+    cdef size_t made = base64_size(string_view(chars + begin, length))
     result = PyBytes_FromStringAndSize(NULL, made)
     cdef uint8_t* out = <uint8_t*>PyBytes_AsString(result)
     cdef bint right
