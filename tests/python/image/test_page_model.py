@@ -14,6 +14,10 @@ from image_cases import SIZES, image
 from packhorse import Session
 from packhorse.patches import patches_of
 from packhorse_weights import convert, inspect_checkpoint
+from packhorse_weights.architectures import pages
+from packhorse_weights.architectures.towers import tower_part
+from packhorse_weights.config import Config
+from packhorse_weights.formats.safetensors import read_safetensors, write_safetensors
 
 pytestmark = pytest.mark.skipif(
     "cpu" not in packhorse.available_devices(), reason="for the CPU backend"
@@ -35,7 +39,7 @@ def golden(name: str = "colmodernvbert") -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("converted", [False, True])
-@pytest.mark.parametrize("name", ["colmodernvbert", "colpali"])
+@pytest.mark.parametrize("name", ["colmodernvbert", "colpali", "colsmol"])
 def test_vectors_and_scores_are_those_of_transformers(
     name: str, converted: bool, tmp_path: Path
 ) -> None:
@@ -60,18 +64,20 @@ def test_vectors_and_scores_are_those_of_transformers(
         assert model.score([], pages).shape == (0, len(pages))
 
 
-def test_a_page_alone_and_among_others() -> None:
-    with PageModel.load(FOLDER) as model:
+@pytest.mark.parametrize("name", ["colmodernvbert", "colsmol"])
+def test_a_page_alone_and_among_others(name: str) -> None:
+    with PageModel.load(GOLDEN / name) as model:
         together = model.embed_images([image(number) for number in IMAGES])
-    with PageModel.load(FOLDER, threads=1, max_sequences=1, max_tokens=16) as model:
+    with PageModel.load(GOLDEN / name, threads=1, max_sequences=1, max_tokens=16) as model:
         for number in IMAGES:
             assert (model.embed_images(image(number))[0] == together[number]).all()
 
 
+@pytest.mark.parametrize("name", ["colmodernvbert", "colsmol"])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_16_bits(dtype: Any) -> None:
-    expected = golden()
-    with PageModel.load(FOLDER, dtype=dtype) as model:
+def test_16_bits(name: str, dtype: Any) -> None:
+    expected = golden(name)
+    with PageModel.load(GOLDEN / name, dtype=dtype) as model:
         for number, found in enumerate(model.embed_images([image(0), image(4)])):
             wanted = expected[f"image_vectors_{(0, 4)[number]}"]
             assert (found * wanted).sum(axis=1).min() > 0.99
@@ -209,3 +215,39 @@ def test_folders_that_are_refused(tmp_path: Path) -> None:
         path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
         with pytest.raises(ValueError, match=message):
             PageModel.load(folder)
+
+
+def test_folders_of_colsmol_that_are_refused(tmp_path: Path) -> None:
+    folder = shutil.copytree(GOLDEN / "colsmol", tmp_path / "sides")
+    fields = json.loads((folder / "config.json").read_text())
+    fields["vision_config"]["image_size"] = 21
+    (folder / "config.json").write_text(json.dumps(fields))
+    with pytest.raises(ValueError, match="an image has 3 x 3 patches, expected the same power"):
+        PageModel.load(folder)
+    folder = shutil.copytree(GOLDEN / "colsmol", tmp_path / "whole")
+    weights = read_safetensors(GOLDEN / "colsmol" / "model.safetensors")
+    plain = {name: tensor for name, tensor in weights.items() if not name.startswith("linear.")}
+    write_safetensors(folder / "model.safetensors", plain, dict.fromkeys(plain, "float32"))
+    with pytest.raises(ValueError, match="no matrix named linear.weight, which makes vectors"):
+        PageModel.load(folder)
+
+
+def test_sizes_of_colsmol() -> None:
+    """A config that names what differs from the defaults of Idefics3, as the base of ColSmol-256M
+    does: 64 rows of 576 columns of a tile."""
+    seen = {"hidden_size": 768, "image_size": 512, "num_attention_heads": 12, "patch_size": 16}
+    text = {
+        "hidden_size": 576, "intermediate_size": 1536, "num_attention_heads": 9,
+        "num_hidden_layers": 30, "num_key_value_heads": 3, "vocab_size": 49280,
+        "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "rope_theta": 100000,
+    }  # fmt: skip
+    whole = {"model_type": "idefics3", "image_token_id": 49190, "scale_factor": 4}
+    config = Config({**whole, "text_config": text, "vision_config": seen}, "config.json")
+    made = pages.SMOL_TEXT.spec("colidefics3_text", tower_part(config, "text"))
+    assert made["rows"] == {"features": 768 * 4 * 4, "bias": False, "id": 49190}
+    assert (made["num_heads"], made["num_kv_heads"], made["head_dim"]) == (9, 3, 64)
+    assert made["attention"]["mask"] == "causal"
+    made = pages.SMOL_IMAGES.spec("colidefics3_vision", tower_part(config, None))
+    places = made["patches"]["positions"]
+    assert places["rows"] * places["columns"] // made["pages"]["shuffle"] ** 2 == 64
+    assert (made["num_layers"], made["intermediate_size"], made["num_heads"]) == (12, 3072, 12)
