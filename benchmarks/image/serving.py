@@ -10,10 +10,13 @@ Three rates are measured, one after the other:
 - the device alone: the encoder runs patches that are there already, in full batches;
 - the server: clients, which are threads of other processes, send one image a request as a data URL.
 
-The server cannot be faster than the slower of the first two; the last line says which it is, and
-how near the server comes. On a CPU all three share the cores: the tiny encoder, which takes next to
-no time, shows what the host's own work costs. With a GPU `nvidia-smi` says how busy it was. The
-processor time of clients is counted, because they take cores that the server has.
+The server cannot be faster than the slower of the first two; the last line says which it is, how
+near the server comes, and what was used up meanwhile: the GPU (busy for 80 % of the time by
+`nvidia-smi`), the cores (90 %, by the server, by clients, which take cores that it has, or by other
+programs), or the event loop's thread. A table says on what the server spends the processor time of
+an image: its parts are measured one by one on one thread, the encoder's part in full batches, and
+HTTP is what is left of the server's time. On a CPU all share the cores: the tiny encoder, which
+takes next to no time, shows what the host's own work costs.
 """
 
 from __future__ import annotations
@@ -41,9 +44,12 @@ from typing import Any
 
 from packhorse.image import ImageModel, ImageProcessor, decode
 from packhorse.patches import join
+from packhorse.serve.http.body import read_long_json
+from packhorse.serve.models.image_inputs import ImageInput
 from preprocess import best, photo
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "serve"))
+from road import thread_times
 from servers import free_port
 
 # Sizes of pictures on the web, and photos of phones among them.
@@ -57,6 +63,9 @@ SIZES = {
 _TICKS = os.sysconf("SC_CLK_TCK")
 _CLIENTS_OF_A_PROCESS = 8
 _CORES = len(os.sched_getaffinity(0))
+_MOST = 1 << 30  # bytes of a file, values of a body: no limit
+# Shares from which on something counts as used up.
+_GPU_FULL, _CORES_FULL, _LOOP_FULL = 0.8, 0.9, 0.9
 
 
 def files() -> list[bytes]:
@@ -99,6 +108,20 @@ def processor_seconds(pid: int) -> float:
     """The time that a process had on processors."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+def core_seconds() -> tuple[float, float]:
+    """(seconds that our cores have been busy with any process, all their seconds), since the
+    system began."""
+    busy = whole = 0
+    ours = {f"cpu{core}" for core in os.sched_getaffinity(0)}
+    for line in Path("/proc/stat").read_text().splitlines():
+        name, *ticks = line.split()
+        if name in ours:
+            *_, idle, waiting = (int(one) for one in ticks[:5])
+            total = sum(int(one) for one in ticks[:8])
+            busy, whole = busy + total - idle - waiting, whole + total
+    return busy / _TICKS, whole / _TICKS
 
 
 def send(port: int, bodies: list[str], clients: int, seconds: float, found: Any) -> None:
@@ -162,45 +185,52 @@ def wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
     raise RuntimeError("the server did not answer")
 
 
-def host_rate(folder: Path, seconds: float) -> float:
-    """Says what reading takes on one thread; returns images per second on all cores."""
+def host_rate(folder: Path, seconds: float) -> tuple[float, dict[str, float]]:
+    """(images per second read on all cores, milliseconds of an image on one by their use)."""
     batch = files()
+    bodies = [body.encode() for body in bodies_of(batch)]
+    urls = [ImageInput("image", json.loads(body)["input"][0]["image"]) for body in bodies]
+    images = [decode(data) for data in batch]
     processor = ImageProcessor.from_folder(folder, threads=1)
     patch = 32
-
-    def read(data: bytes) -> None:
-        processor.patches([data], patch)
-
     times = best(
         seconds / 2,
         {
+            "JSON": lambda: [read_long_json(body, _MOST) for body in bodies],
+            "base64": lambda: [(url, url.size(url.file(_MOST), _MOST)) for url in urls],
             "decoding": lambda: [decode(data) for data in batch],
-            "whole": lambda: [read(data) for data in batch],
+            "resizing": lambda: [processor.patches([image], patch) for image in images],
         },
     )
     with ThreadPoolExecutor(_CORES) as pool:
         many = batch * max(4, _CORES)
+
+        def read(data: bytes) -> None:
+            processor.patches([data], patch)
+
         every = best(seconds / 2, {"all": lambda: list(pool.map(read, many))})
     rate = len(many) / every["all"] * 1e3
-    one = times["whole"] / len(batch)
-    share = times["decoding"] / times["whole"]
-    print(
-        f"host alone: {rate:.1f} images/s read on {_CORES} cores; {one:.1f} ms an image on one, of "
-        f"which decoding takes {share:.0%}",
-        flush=True,
-    )
-    return rate
+    print(f"host alone: {rate:.1f} images/s read on {_CORES} cores", flush=True)
+    return rate, {use: ms / len(batch) for use, ms in times.items()}
 
 
-def device_rate(folder: Path, device: str, seconds: float) -> float:
-    """Images per second of the encoder alone, of patches that are there already."""
+def device_rate(folder: Path, device: str, seconds: float) -> tuple[float, float]:
+    """(images per second of the encoder alone, of patches that are there already; milliseconds of
+    the processor for each)."""
     with ImageModel.load(folder, device) as model:
         one = model.patches(files()[:1])
         batch = join([one] * min(64, model.session.max_tokens // (one.num_patches + 1)))
-        times = best(seconds, {"run": lambda: model.embed(batch)})
+        spent: list[float] = []
+
+        def run() -> None:
+            before = time.process_time()
+            model.embed(batch)
+            spent.append(time.process_time() - before)
+
+        times = best(seconds, {"run": run})
     rate = batch.num_images / times["run"] * 1e3
     print(f"{device} alone: {rate:.1f} images/s in batches of {batch.num_images}", flush=True)
-    return rate
+    return rate, statistics.median(spent) / batch.num_images * 1e3
 
 
 @contextmanager
@@ -224,7 +254,9 @@ def watched(device: str) -> Iterator[list[float]]:
         found += [float(line) for line in text.split() if line.replace(".", "").isdigit()]
 
 
-def serving(folder: Path, limits: dict[str, float], options: argparse.Namespace) -> None:
+def serving(
+    folder: Path, limits: dict[str, float], uses: dict[str, float], options: argparse.Namespace
+) -> None:
     port = free_port()
     command = [sys.executable, "-m", "packhorse.cli", "serve", f"model={folder}"]
     command += ["--port", str(port), "--log-level", "warning", "--device", options.device]
@@ -233,28 +265,45 @@ def serving(folder: Path, limits: dict[str, float], options: argparse.Namespace)
         wait_for(port, process)
         send_all(port, options.clients, 2.0)  # is not counted
         before, start = processor_seconds(process.pid), time.monotonic()
+        loop, cores = thread_times(process.pid)["event loop"], core_seconds()
         with watched(options.device) as busy:
             count, sending = send_all(port, options.clients, options.seconds)
         passed = time.monotonic() - start
         used = processor_seconds(process.pid) - before
-        rate = count / passed
-        print(
-            f"serving on {options.device}: {rate:.1f} images/s, for which the server takes "
-            f"{used / passed / _CORES:.0%} of {_CORES} cores and clients "
-            f"{sending / passed / _CORES:.0%}; {used / count * 1e3:.1f} ms of the server an image",
-            flush=True,
-        )
-        if busy:
-            print(f"the GPU was busy {statistics.mean(busy):.0f} % of the time", flush=True)
-        name = min(limits, key=limits.__getitem__)
-        print(
-            f"limit: the {name} with {limits[name]:.1f} images/s, of which the server reaches "
-            f"{rate / limits[name]:.0%}",
-            flush=True,
-        )
+        loop = (thread_times(process.pid)["event loop"] - loop) / passed
+        taken, there = (now - then for now, then in zip(core_seconds(), cores, strict=True))
     finally:
         process.terminate()
         process.wait(20)
+    ours, all_busy = (used + sending) / passed / _CORES, taken / max(there, 1 / _TICKS)
+    print(
+        f"serving on {options.device}: {count / passed:.1f} images/s; the server takes "
+        f"{used / passed / _CORES:.0%} of {_CORES} cores, clients {sending / passed / _CORES:.0%}, "
+        f"other programs {max(0.0, all_busy - ours):.0%}; its event loop {loop:.0%} of one core"
+    )
+    gpu = statistics.mean(busy) / 100 if busy else None
+    if gpu is not None:
+        print(f"the GPU was busy {gpu:.0%} of the time")
+    print_uses(uses, used / count * 1e3)
+    name = min(limits, key=limits.__getitem__)
+    full = {
+        "the GPU": gpu is not None and gpu >= _GPU_FULL,
+        "the cores": max(ours, all_busy) >= _CORES_FULL,
+        "the event loop": loop >= _LOOP_FULL,
+    }
+    print(
+        f"limit: the {name} alone makes {limits[name]:.1f} images/s, of which the server reaches "
+        f"{count / passed / limits[name]:.0%}; used up: "
+        f"{', '.join(what for what, is_full in full.items() if is_full) or 'nothing'}",
+        flush=True,
+    )
+
+
+def print_uses(uses: dict[str, float], whole: float) -> None:
+    """A table of the server's processor time of an image, `whole` milliseconds."""
+    print(f"processor time of an image: {whole:.2f} ms")
+    for use, ms in {**uses, "HTTP and the rest": whole - sum(uses.values())}.items():
+        print(f"  {use:18} {ms:7.2f} ms {ms / whole:5.0%}")
 
 
 def main() -> None:
@@ -267,9 +316,9 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as room:
         folder = options.model or random_model(Path(room), options.size)
-        limits = {"host": host_rate(folder, options.seconds / 2)}
-        limits["device"] = device_rate(folder, options.device, options.seconds / 4)
-        serving(folder, limits, options)
+        host, uses = host_rate(folder, options.seconds / 2)
+        device, uses["encoder"] = device_rate(folder, options.device, options.seconds / 4)
+        serving(folder, {"host": host, "device": device}, uses, options)
 
 
 if __name__ == "__main__":
