@@ -18,6 +18,7 @@ from packhorse_weights.architectures import pages
 from packhorse_weights.architectures.towers import tower_part
 from packhorse_weights.config import Config
 from packhorse_weights.formats.safetensors import read_safetensors, write_safetensors
+from packhorse_weights.tensor import Tensor
 
 pytestmark = pytest.mark.skipif(
     "cpu" not in packhorse.available_devices(), reason="for the CPU backend"
@@ -251,3 +252,57 @@ def test_sizes_of_colsmol() -> None:
     places = made["patches"]["positions"]
     assert places["rows"] * places["columns"] // made["pages"]["shuffle"] ** 2 == 64
     assert (made["num_layers"], made["intermediate_size"], made["num_heads"]) == (12, 3072, 12)
+
+
+def adapted(folder: Path, modules: list[str]) -> dict[str, Any]:
+    """Puts an adapter of rank 2 and alpha 6 beside a model's files. Returns the model's tensors,
+    with the adapter added to them."""
+    tensors = read_safetensors(folder / "model.safetensors")
+    merged = {name: tensor.data.copy() for name, tensor in tensors.items()}
+    draw = np.random.default_rng(5)
+    pairs = {}
+    for module in modules:
+        rows, columns = merged[f"{module}.weight"].shape
+        a = draw.normal(0, 0.3, (2, columns)).astype(np.float32)
+        b = draw.normal(0, 0.3, (rows, 2)).astype(np.float32)
+        pairs[f"base_model.model.{module}.lora_A.weight"] = Tensor(a, "float32")
+        pairs[f"base_model.model.{module}.lora_B.weight"] = Tensor(b, "float32")
+        change = (b.astype(np.float64) * 3 @ a).astype(np.float32)
+        merged[f"{module}.weight"] += change
+    write_safetensors(folder / "adapter_model.safetensors", pairs, dict.fromkeys(pairs, "float32"))
+    config = {"peft_type": "LORA", "r": 2, "lora_alpha": 6, "base_model_name_or_path": "a/base"}
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    return {name: Tensor(data, "float32") for name, data in merged.items()}
+
+
+def test_an_adapter_beside_colsmol(tmp_path: Path) -> None:
+    """Layers of both halves and the one that makes vectors: as if they had been trained as a
+    whole."""
+    folder = shutil.copytree(GOLDEN / "colsmol", tmp_path / "model")
+    modules = [
+        "model.text_model.layers.1.self_attn.k_proj",
+        "model.text_model.layers.2.mlp.down_proj",
+        "model.vision_model.encoder.layers.0.self_attn.q_proj",
+        "model.connector.modality_projection.proj",
+        "linear",
+    ]
+    tensors = adapted(folder, modules)
+    whole = shutil.copytree(GOLDEN / "colsmol", tmp_path / "whole")
+    (whole / "model.safetensors").unlink()
+    write_safetensors(whole / "model.safetensors", tensors, dict.fromkeys(tensors, "float32"))
+    with PageModel.load(folder) as model, PageModel.load(whole) as expected:
+        for mine, wanted in (
+            (model.embed_queries("what"), expected.embed_queries("what")),
+            (model.embed_images(image(0))[0], expected.embed_images(image(0))[0]),
+        ):
+            assert np.abs(mine - wanted).max() <= MAX_ABS_ERROR
+    assert np.abs(wanted - golden("colsmol")["image_vectors_0"]).max() > 0.01
+    path = folder / "adapter_model.safetensors"
+    pairs = {
+        name.replace("layers.1.", "layers.3."): tensor
+        for name, tensor in read_safetensors(path).items()
+    }
+    pairs = {name: Tensor(tensor.data.copy(), "float32") for name, tensor in pairs.items()}
+    write_safetensors(path, pairs, dict.fromkeys(pairs, "float32"))
+    with pytest.raises(ValueError, match="layers.3.self_attn.k_proj is no dense .*\\('a/base'\\)"):
+        PageModel.load(folder)
