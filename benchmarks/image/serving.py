@@ -39,6 +39,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,7 @@ _MOST = 1 << 30  # bytes of a file, values of a body: no limit
 _GPU_FULL, _CORES_FULL, _LOOP_FULL = 0.8, 0.9, 0.9
 
 
+@cache
 def files() -> list[bytes]:
     made = []
     for width, height in MIX:
@@ -98,9 +100,10 @@ def random_model(folder: Path, size: str) -> Path:
     return folder
 
 
-def bodies_of(batch: list[bytes]) -> list[str]:
+@cache
+def bodies() -> list[str]:
     """Requests for vectors of one image each."""
-    urls = ["data:image/jpeg;base64," + base64.b64encode(data).decode() for data in batch]
+    urls = ["data:image/jpeg;base64," + base64.b64encode(data).decode() for data in files()]
     return [json.dumps({"model": "model", "input": [{"image": url}]}) for url in urls]
 
 
@@ -124,17 +127,18 @@ def core_seconds() -> tuple[float, float]:
     return busy / _TICKS, whole / _TICKS
 
 
-def send(port: int, bodies: list[str], clients: int, seconds: float, found: Any) -> None:
-    """Sends images from `clients` threads; puts how many were answered, and the processor time that
-    sending took."""
-    turns, end = itertools.count(), time.monotonic() + seconds
+def send(port: int, first: int, clients: int, seconds: float, found: Any) -> None:
+    """Sends images, of which number `first` is the first, from `clients` threads; puts how many
+    were answered, and the processor time that sending took."""
+    turns, end = itertools.count(first), time.monotonic() + seconds
+    contents = bodies()
     answered: list[int] = []
 
     def client() -> None:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         count = 0
         while time.monotonic() < end:
-            body = bodies[next(turns) % len(bodies)]
+            body = contents[next(turns) % len(contents)]
             connection.request("POST", "/v1/embeddings", body, {"content-type": "application/json"})
             response = connection.getresponse()
             text = response.read()
@@ -155,11 +159,11 @@ def send_all(port: int, clients: int, seconds: float) -> tuple[int, float]:
     """(images answered, processor seconds of the clients), of as many processes as are needed."""
     context = multiprocessing.get_context("fork")
     found: Any = context.Queue()
-    bodies = bodies_of(files())
+    bodies()  # made here, so that the processes, which are forked, have them
     counts = [_CLIENTS_OF_A_PROCESS] * (clients // _CLIENTS_OF_A_PROCESS)
     counts += [rest] if (rest := clients % _CLIENTS_OF_A_PROCESS) else []
     senders = [
-        context.Process(target=send, args=(port, bodies[i:] + bodies[:i], count, seconds, found))
+        context.Process(target=send, args=(port, i, count, seconds, found))
         for i, count in enumerate(counts)
     ]
     for sender in senders:
@@ -188,15 +192,15 @@ def wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
 def host_rate(folder: Path, seconds: float) -> tuple[float, dict[str, float]]:
     """(images per second read on all cores, milliseconds of an image on one by their use)."""
     batch = files()
-    bodies = [body.encode() for body in bodies_of(batch)]
-    urls = [ImageInput("image", json.loads(body)["input"][0]["image"]) for body in bodies]
+    encoded = [body.encode() for body in bodies()]
+    urls = [ImageInput("image", json.loads(body)["input"][0]["image"]) for body in encoded]
     images = [decode(data) for data in batch]
     processor = ImageProcessor.from_folder(folder, threads=1)
     patch = 32
     times = best(
         seconds / 2,
         {
-            "JSON": lambda: [read_long_json(body, _MOST) for body in bodies],
+            "JSON": lambda: [read_long_json(body, _MOST) for body in encoded],
             "base64": lambda: [(url, url.size(url.file(_MOST), _MOST)) for url in urls],
             "decoding": lambda: [decode(data) for data in batch],
             "resizing": lambda: [processor.patches([image], patch) for image in images],
@@ -301,6 +305,9 @@ def serving(
 
 def print_uses(uses: dict[str, float], whole: float) -> None:
     """A table of the server's processor time of an image, `whole` milliseconds."""
+    if whole <= 0:
+        print("the system does not say what processor time the server took")
+        whole = sum(uses.values())
     print(f"processor time of an image: {whole:.2f} ms")
     for use, ms in {**uses, "HTTP and the rest": whole - sum(uses.values())}.items():
         print(f"  {use:18} {ms:7.2f} ms {ms / whole:5.0%}")
