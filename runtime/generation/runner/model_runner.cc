@@ -169,7 +169,7 @@ class ModelRunner final : public StepRunner {
   // would lie in another huge page, all of which the system would clear while a model is loaded.
   KvCache carve_first_page(const KvCacheShape& shape) {
     Arena counting(plan_.kv_cache.bytes);
-    KvCache(shape, 1, counting);
+    [[maybe_unused]] const KvCache counted(shape, 1, counting);
     Arena arena(cache_memory_->data(), counting.plan());
     return KvCache(shape, 1, arena);
   }
