@@ -93,7 +93,7 @@ TEST(gemm_skinny_tiles_have_room_for_their_parts) {
   }
 }
 
-/// What kernels of clusters rely on.
+/// Checks that a tile is as the kernels of clusters need it.
 void check_cluster_tile(const GemmSplitkClusterTile& tile, int64_t n, int64_t k) {
   const int parts = tile.parts;
   const int tile_rows = 64 * tile.groups;
