@@ -233,7 +233,7 @@ def main() -> None:
         if arguments.texts:
             result["texts"] = run_texts(arguments, progress, result["left_out"])
         if arguments.models:
-            result["peaks"] = measure_peaks(arguments.threads)
+            result["peaks"] = measure_peaks(arguments.threads, arguments.dtypes)
         for model in arguments.models:
             for case, reference in run_model(
                 MODELS[model], arguments, progress, result["left_out"]

@@ -11,7 +11,10 @@ round to round; reported are medians over the rounds, and ratios as medians of t
 each round.
 Token ids are random, the most probable token is taken, and nothing ends a text early. Decode is
 timed from the first new token of all texts to the last, after prompts of 64 tokens.
-Engines that cannot be loaded are left out, and why is printed. --avx2 holds all of them to AVX2;
+Engines that cannot be loaded are left out, and why is printed. With --clock cpu a figure counts the
+processor's time of all threads of its engine, which other programs change little: for one thread,
+since waiting threads of some engines compute, and not for OpenVINO, which has a clock of its own.
+--avx2 holds all of them to AVX2;
 llama.cpp, whose instructions are those of its build, must be built for it.
 """
 
@@ -30,15 +33,18 @@ from pathlib import Path
 from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "lib"))
+import cpu_decode_engines
 from avx2 import environment as avx2_environment
 from cpu_decode_engines import ENGINES, load_engine
 
 CASES = {"prefill": (1, 512, 1), "decode 1": (1, 64, 49), "decode 8": (8, 64, 33)}
+CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 PAUSE = 0.05  # seconds between turns, after which threads no longer spin
 
 
-def work(name: str, model: str, folder: str, threads: int) -> None:
+def work(name: str, model: str, folder: str, threads: int, clock: str) -> None:
     """A worker: loads an engine, then takes a case per line and prints its tokens per second."""
+    cpu_decode_engines.clock = CLOCKS[clock]
     try:
         run = load_engine(name, model, folder, threads)
         run(1, 16, 4)
@@ -64,6 +70,7 @@ class Worker:
         if name.split()[0] != "Packhorse":
             environment.pop("PYTHONPATH", None)
         command = [python, __file__, arguments.model, arguments.folder, "--threads", threads]
+        command += ["--clock", arguments.clock]
         self.process = subprocess.Popen(
             [*command, "--worker", name],
             stdin=subprocess.PIPE,
@@ -142,12 +149,15 @@ def main() -> None:
     parser.add_argument("--engines", nargs="+", default=list(ENGINES), choices=list(ENGINES))
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--clock", choices=list(CLOCKS), default="wall")
     parser.add_argument("--avx2", action="store_true")
     parser.add_argument("--output", type=Path, help="a JSON file of all rates")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
-        work(arguments.worker, arguments.model, arguments.folder, arguments.threads)
+        work(
+            arguments.worker, arguments.model, arguments.folder, arguments.threads, arguments.clock
+        )
         return
     workers = start(arguments)
     rates = measure(workers, arguments.rounds)
@@ -160,6 +170,7 @@ def main() -> None:
             "machine": platform.processor() or platform.machine(),
             "isa": "AVX2" if arguments.avx2 else "the processor's",
             "threads": arguments.threads,
+            "clock": arguments.clock,
             "load_average": os.getloadavg(),
             "tokens_per_second": rates,
         }

@@ -37,12 +37,6 @@ import numpy as np
 HERE = Path(__file__).resolve().parent
 RUNTIME = HERE.parents[1] / "runtime"
 BUILD = HERE.parents[1] / "build" / "benchmarks"
-KERNELS = ["gemm_sm90"]
-KERNELS += [
-    f"gemm_sm90_{kind}{dtype}"
-    for kind in ("", "gated_", "parts_", "rotated_")
-    for dtype in ("f16", "bf16")
-]
 COLUMNS = ["rows", "n", "k", "epilogue", "variant", "tile_rows", "tile_columns", "us"]
 Shape = tuple[int, int, int, str]  # (rows, n, k, epilogue)
 LAYERS = [(tokens, 768) for tokens in (32, 128, 300, 581, 1151, 2567, 5283, 21769)]
@@ -106,8 +100,10 @@ def build(cutlass: Path) -> ctypes.CDLL:
     options = ["-std=c++20", "-O3", "-DNDEBUG", "--expt-relaxed-constexpr", "-Xcompiler=-fPIC"]
     options += ["-gencode=arch=compute_90a,code=sm_90a", "-DPACKHORSE_CUDA_SM90"]
     options += [f"-I{path}" for path in (cutlass, RUNTIME, RUNTIME / "include")]
-    sources = [RUNTIME / "cuda" / "gemm" / f"{name}.cu" for name in KERNELS] + [
+    sources = [
+        *sorted((RUNTIME / "cuda" / "gemm" / "sm90").glob("*.cu")),
         RUNTIME / "cuda" / "device" / "caps.cc",
+        RUNTIME / "core" / "types.cc",
         HERE / "gemm_sweep.cc",
     ]
     objects = [BUILD / f"{source.stem}.o" for source in sources]

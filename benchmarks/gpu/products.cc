@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <optional>
 
 #include "cuda/gemm/gemm.h"
 #include "cuda/gemm/skinny/skinny.h"
@@ -73,23 +74,19 @@ const DeviceCaps& caps() {
   return caps;
 }
 
-/// PRODUCTS_CLUSTERS=0 leaves products to launch_gemm_sm90 that launch_gemm_splitk_cluster would
-/// compute.
-bool in_clusters(const GemmParams& params) {
-  return is_clustered(params) && setting("PRODUCTS_CLUSTERS", 1) != 0;
-}
-
-/// The tile of launch_gemm_splitk_cluster, or that with as many columns as PRODUCTS_FEATURES says,
-/// a multiple of 8 up to 128, and PRODUCTS_SHARED_KB of shared memory. Where only one of both is
-/// given, the other is the tile's own number of columns, or half of a multiprocessor's memory.
-GemmSplitkClusterTile tile_of(const GemmParams& params) {
-  const GemmSplitkClusterTile tile = cluster_tile(params.rows, params.n, params.k, params.parts,
-                                                  clusters_at_once(params.parts, caps()));
-  const int features = setting("PRODUCTS_FEATURES", tile.features);
+/// The tile of launch_gemm_splitk_cluster, if that computes the product. With up to 64 rows its
+/// columns are as many as PRODUCTS_FEATURES says, a multiple of 8 up to 128, and its shared memory
+/// is PRODUCTS_SHARED_KB, otherwise half of a multiprocessor's. PRODUCTS_CLUSTERS=0 leaves all
+/// products to launch_gemm_sm90.
+std::optional<GemmSplitkClusterTile> tile_of(const GemmParams& params) {
+  if (setting("PRODUCTS_CLUSTERS", 1) == 0) return std::nullopt;
+  const auto tile = cluster_tile_of(params, caps());
+  if (!tile || params.rows > kMostClusterRows) return tile;
+  const int features = setting("PRODUCTS_FEATURES", tile->features);
   const int kilobytes = setting("PRODUCTS_SHARED_KB", 0);
-  if (features == tile.features && kilobytes == 0) return tile;
+  if (features == tile->features && kilobytes == 0) return tile;
   const int64_t bytes = kilobytes == 0 ? kPairedSharedBytes : int64_t{1024} * kilobytes;
-  return cluster_tile(params.rows, params.n, params.k, params.parts, features, bytes);
+  return cluster_tile(params.rows, params.n, params.k, params.parts, params.parts, features, bytes);
 }
 
 }  // namespace
@@ -108,10 +105,9 @@ EXPORT void name_kernel(const Product& product, char* name, size_t size) {
           : select_gemm(shape_of(params), params.sm_count);
   if (!params.float8 && is_skinny(params)) {
     std::snprintf(name, size, "few");
-  } else if (!params.float8 && in_clusters(params)) {
-    const GemmSplitkClusterTile tile = tile_of(params);
-    std::snprintf(name, size, "%d of 64x%d, %d KB", tile.parts, tile.features,
-                  static_cast<int>(tile.shared_bytes / 1024));
+  } else if (const auto tile = params.float8 ? std::nullopt : tile_of(params)) {
+    std::snprintf(name, size, "%d of %dx%d, %d KB", tile->blocks, 64 * tile->groups, tile->features,
+                  static_cast<int>(tile->shared_bytes / 1024));
   } else {
     const GemmTileCost& cost = cost_of(config.tile);
     std::snprintf(name, size, "%dx%d", cost.m, cost.n);
@@ -128,8 +124,8 @@ EXPORT int run_product(const Product& product, cudaStream_t handle) {
       launch_gemm_float8(params, stream);
     } else if (is_skinny(params)) {
       launch_gemm_skinny(params, stream);
-    } else if (in_clusters(params)) {
-      launch_gemm_splitk_cluster(params, tile_of(params), stream);
+    } else if (const auto tile = tile_of(params)) {
+      launch_gemm_splitk_cluster(params, *tile, stream);
     } else {
       launch_gemm_sm90(params, stream);
     }

@@ -12,18 +12,7 @@ import torch
 HERE = Path(__file__).resolve().parent
 RUNTIME = HERE.parents[1] / "runtime"
 BUILD = HERE.parents[1] / "build" / "products"
-KERNELS = [
-    "gemm_splitk_cluster",
-    "gemm_skinny",
-    "gemm_sm90",
-    "gemm_sm90_float8",
-    "gemm_sm90_float8_e4m3",
-]
-KERNELS += [
-    f"gemm_sm90_{kind}{dtype}"
-    for kind in ("", "gated_", "rotated_", "parts_", "float8_")
-    for dtype in ("f16", "bf16")
-]
+ROOMS = ("fp8", "skinny", "sm90", "splitk")  # folders of runtime/cuda/gemm
 
 
 class Product(ctypes.Structure):
@@ -100,7 +89,8 @@ def build(cutlass: Path) -> Path:
     options += ["-Xcompiler=-fPIC,-fvisibility=hidden", "-DPACKHORSE_CUDA_SM90"]
     options += ["-gencode=arch=compute_90a,code=sm_90a"]
     options += [f"-I{path}" for path in (cutlass, RUNTIME, RUNTIME / "include")]
-    sources = [RUNTIME / "cuda" / "gemm" / f"{name}.cu" for name in KERNELS]
+    gemm = RUNTIME / "cuda" / "gemm"
+    sources = [source for room in ROOMS for source in sorted((gemm / room).glob("*.cu"))]
     sources += [
         RUNTIME / "cuda" / "device" / "caps.cc",
         RUNTIME / "core" / "types.cc",

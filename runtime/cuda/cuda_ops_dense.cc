@@ -293,8 +293,9 @@ void CudaOps::gemm(const GemmParams& params) {
     }
     if (gemm_kernels_ == GemmKernels::kSm90) {
       if (is_skinny(params)) return launch_gemm_skinny(params, stream_);
-      return is_clustered(params) ? launch_gemm_splitk_cluster(params, stream_)
-                                  : launch_gemm_sm90(params, stream_);
+      const auto tile = cluster_tile_of(params, stream_.caps);
+      return tile ? launch_gemm_splitk_cluster(params, *tile, stream_)
+                  : launch_gemm_sm90(params, stream_);
     }
   }
   params.groups ? launch_gemm_w4a16_portable(params, stream_) : launch_gemm_sm80(params, stream_);

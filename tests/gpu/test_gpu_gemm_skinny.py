@@ -3,7 +3,7 @@ same bits by each: generation relies on it where a prompt's tokens and a single 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -42,11 +42,11 @@ SHAPES = [
 ]
 
 
-def check(compute: Callable[[slice], Array]) -> None:
-    """compute(rows): the result for those rows of the input, computed at once."""
-    whole = compute(slice(0, ROWS))
-    for count in FEW:
-        begin = 3 * count % (ROWS - count)
+def check(compute: Callable[[slice], Array], rows: int = ROWS, counts: Sequence[int] = FEW) -> None:
+    """compute(rows): the result for those of the `rows` rows of the input, computed at once."""
+    whole = compute(slice(0, rows))
+    for count in counts:
+        begin = 3 * count % (rows - count)
         end = begin + count
         found = compute(slice(begin, end))
         different = np.count_nonzero(found.view(np.int32) != whole[begin:end].view(np.int32))
@@ -86,6 +86,33 @@ def test_products(
         return found
 
     check(compute)
+
+
+@pytest.mark.parametrize("residual", [False, True], ids=["plain", "residual"])
+@pytest.mark.parametrize(
+    ("n", "k"), [(520, 2048), (1280, 5120), (2048, 8192), (4096, 4096), (6144, 4096)]
+)
+def test_parts_of_many_rows(
+    precision: Precision, random: Generator, n: int, k: int, residual: bool
+) -> None:
+    """Clusters compute long sums of up to about 500 rows too, in tiles of 128 rows of which the
+    last is not always full, with one part of a sum a block or two."""
+    x = to_host(precision.normal(random, 700, k))
+    weight = to_host(precision.normal(random, n, k, scale=k**-0.5))
+    added = to_host(precision.normal(random, 700, n)) if residual else None
+
+    def compute(rows: slice) -> Array:
+        found: Array = ops.gemm(
+            x[rows],
+            weight,
+            activation="none" if residual else "gelu",
+            residual=None if added is None else added[rows],
+            skinny=True,
+            **precision.options(),
+        )
+        return found
+
+    check(compute, 700, [1, 65, 100, 128, 129, 161, 256, 300, 384, 420, 449, 512])
 
 
 @pytest.mark.parametrize("k", [192, 1600, 6400])
@@ -137,7 +164,12 @@ def test_gated_feed_forward(
 @skinny
 @pytest.mark.parametrize(
     ("heads", "head_dim", "dims", "k"),
-    [((4, 2), 64, 64, 256), ((32, 8), 64, 64, 2048), ((36, 36), 40, 16, 2304)],
+    [
+        ((4, 2), 64, 64, 256),
+        ((8, 2), 64, 48, 4096),
+        ((32, 8), 64, 64, 2048),
+        ((36, 36), 40, 16, 2304),
+    ],
 )
 def test_rotated_heads(
     precision: Precision,

@@ -32,6 +32,9 @@ struct Kernels {
   void (*rotate_row[2])(const RotateRow&);
   /// Sum of exp(x[i] - largest) of `count` numbers, none of which is above `largest`.
   double (*sum_of_exp)(const float* x, int64_t count, float largest);
+  /// out[i] = exp((x[i] - largest) * factor) of `count` numbers, none of which is above `largest`;
+  /// 0 of NaN. `out` may be `x`.
+  void (*exp_of_distances)(const float* x, int64_t count, float largest, float factor, float* out);
   /// maxima[i] = the largest of x[kMaximaBlock * i] and those behind it up to the next block, or
   /// -infinity where all are NaN.
   void (*block_maxima)(const float* x, int64_t count, float* maxima);

@@ -28,6 +28,10 @@ struct Scratch {
   float* unbiased;    // [num_biases] logits before a bias was added
 };
 
+// The most tokens that are kept sorted, by top_k and by top_p, instead of selected by their keys.
+constexpr int32_t kFew = 128;
+constexpr size_t kMostSorted = 2048;
+
 // The tokens with a larger key, and those with this key up to a token: what a selection has kept.
 struct Selected {
   uint32_t key = 0;
@@ -264,44 +268,139 @@ class Row {
   }
 
   int32_t choose() {
-    const bool as_it_is = filtered_ || (row_.counts < 0 && row_.mask < 0);
-    if (row_.temperature == 0 && as_it_is && !raises()) {
-      const size_t best = most_likely();
-      return logit_key(logits_[best]) <= kImpossibleKey ? -1 : static_cast<int32_t>(best);
-    }
-    const size_t best = fill_keys();
-    if (keys_[best] <= kImpossibleKey) return -1;
-    const float largest = logit_of_key(keys_[best]);
+    const bool as_it_is = (filtered_ || (row_.counts < 0 && row_.mask < 0)) && !raises();
+    const size_t best = as_it_is ? most_likely() : fill_keys();
+    const uint32_t key = as_it_is ? logit_key(logits_[best]) : keys_[best];
+    if (key <= kImpossibleKey) return -1;
+    const float largest = logit_of_key(key);
     if (row_.temperature == 0 || std::isinf(largest)) return static_cast<int32_t>(best);
+    const bool some = row_.top_k > 0 && static_cast<size_t>(row_.top_k) < keys_.size();
+    if (as_it_is && some && row_.top_k <= kFew) return choose_of_few(largest);
     Selected kept;
-    if (row_.top_k > 0 && static_cast<size_t>(row_.top_k) < keys_.size()) {
+    if (some) {
+      if (as_it_is) std::ranges::transform(logits_, keys_.begin(), logit_key);
       kept = select(keys_, static_cast<uint64_t>(row_.top_k), [](int64_t) { return uint64_t{1}; });
     }
-    const float inverse = inverse_temperature(row_.temperature);
-    uint64_t total = 0;
-    for (size_t token = 0; token < keys_.size(); ++token) {
-      weights_[token] = 0;
-      if (!kept.contains(keys_[token], static_cast<int64_t>(token))) continue;
-      weights_[token] = weight_of(std::exp((logit_of_key(keys_[token]) - largest) * inverse));
-      total += weights_[token];
-    }
-    if (row_.top_p < 1) {
-      kept = select(keys_, nucleus_of(total, row_.top_p),
-                    [&](int64_t token) { return weights_[static_cast<size_t>(token)]; });
-    }
-    const auto smallest =
-        static_cast<uint64_t>(static_cast<double>(row_.min_p) * static_cast<double>(kWeightUnit));
-    total = 0;
-    for (size_t token = 0; token < keys_.size(); ++token) {
-      uint64_t& weight = weights_[token];
-      if (!kept.contains(keys_[token], static_cast<int64_t>(token)) || weight < smallest)
-        weight = 0;
-      total += weight;
-    }
+    uint64_t total = fill_weights(largest, as_it_is);
+    if (some) total = keep(kept, 0);
+    if (row_.top_p < 1) total = keep_nucleus(total, as_it_is);
+    if (row_.min_p > 0) total = keep({}, smallest_weight());
     uint64_t left = scale_random(random_bits(row_), total);
     size_t token = 0;
     while (weights_[token] <= left) left -= weights_[token++];
     return static_cast<int32_t>(token);
+  }
+
+  // Chooses among the top_k tokens, few of them, where every token may come as it is. Reads
+  // maxima_.
+  int32_t choose_of_few(float largest) {
+    struct Candidate {
+      int32_t token;
+      uint64_t weight;
+    };
+    std::array<Candidate, kFew> candidates;
+    std::array<float, kFew> weights;
+    std::array<uint32_t, kFew> keys;
+    std::array<int32_t, kFew> tokens;
+    auto count = static_cast<size_t>(row_.top_k);
+    write_largest(
+        logits_.size(), count, [&](size_t token) { return logit_key(logits_[token]); },
+        [&](size_t block) { return logit_key(maxima_[block]); }, tokens.data(), keys.data());
+    std::ranges::transform(std::span(keys).first(count), weights.begin(), logit_of_key);
+    kernels_.exp_of_distances(weights.data(), row_.top_k, largest,
+                              inverse_temperature(row_.temperature), weights.data());
+    uint64_t total = 0;
+    for (size_t i = 0; i < count; ++i) {
+      candidates[i] = {tokens[i], weight_of(weights[i])};
+      total += candidates[i].weight;
+    }
+    if (row_.top_p < 1) {
+      const uint64_t target = nucleus_of(total, row_.top_p);
+      total = 0;
+      size_t end = 0;
+      while (total < target) total += candidates[end++].weight;
+      count = end;
+    }
+    const uint64_t smallest = row_.min_p > 0 ? smallest_weight() : 0;
+    while (count > 1 && candidates[count - 1].weight < smallest) {
+      total -= candidates[--count].weight;
+    }
+    // Where the tokens are in order, a random number means the same token however it was found.
+    std::sort(candidates.begin(), candidates.begin() + static_cast<ptrdiff_t>(count),
+              [](const Candidate& a, const Candidate& b) { return a.token < b.token; });
+    uint64_t left = scale_random(random_bits(row_), total);
+    size_t i = 0;
+    while (candidates[i].weight <= left) left -= candidates[i++].weight;
+    return candidates[i].token;
+  }
+
+  // Leaves the weights of the most likely tokens that sum to top_p of `total`. Returns their sum.
+  // Changes keys_, which `by_logits` says are of no use.
+  uint64_t keep_nucleus(uint64_t total, bool by_logits) {
+    const uint64_t target = nucleus_of(total, row_.top_p);
+    if (by_logits) {
+      // Tokens of so little weight are not needed: all others have the target without them.
+      const uint64_t little = (total - target) / weights_.size();
+      size_t count = 0;
+      for (size_t token = 0; token < weights_.size(); ++token) {
+        keys_[std::min(count, kMostSorted)] = static_cast<uint32_t>(token);
+        count += weights_[token] > little ? 1 : 0;
+      }
+      if (count <= kMostSorted) return keep_nucleus_of(keys_.first(count), target, little);
+      std::ranges::transform(logits_, keys_.begin(), logit_key);
+    }
+    const auto weight = [&](int64_t token) { return weights_[static_cast<size_t>(token)]; };
+    return keep(select(keys_, target, weight), 0);
+  }
+
+  uint64_t keep_nucleus_of(std::span<uint32_t> tokens, uint64_t target, uint64_t little) {
+    std::ranges::sort(tokens, [&](uint32_t a, uint32_t b) {
+      return logits_[a] > logits_[b] || (logits_[a] == logits_[b] && a < b);
+    });
+    uint64_t total = 0;
+    size_t end = 0;
+    while (total < target) total += weights_[tokens[end++]];
+    for (uint64_t& weight : weights_) weight = weight > little ? weight : 0;
+    for (const uint32_t token : tokens.subspan(end)) weights_[token] = 0;
+    return total;
+  }
+
+  // The least weight by min_p.
+  uint64_t smallest_weight() const {
+    return static_cast<uint64_t>(static_cast<double>(row_.min_p) *
+                                 static_cast<double>(kWeightUnit));
+  }
+
+  // Fills weights_ by the logits, or by keys_ where the logits are not what the settings make of
+  // them. Returns the sum.
+  uint64_t fill_weights(float largest, bool by_logits) {
+    const float inverse = inverse_temperature(row_.temperature);
+    std::array<float, kMaximaBlock> block;
+    uint64_t total = 0;
+    for (size_t begin = 0; begin < logits_.size(); begin += block.size()) {
+      const size_t count = std::min(block.size(), logits_.size() - begin);
+      const float* from = &logits_[begin];
+      if (!by_logits) {
+        std::ranges::transform(keys_.subspan(begin, count), block.begin(), logit_of_key);
+        from = block.data();
+      }
+      kernels_.exp_of_distances(from, static_cast<int64_t>(count), largest, inverse, block.data());
+      for (size_t i = 0; i < count; ++i) total += weights_[begin + i] = weight_of(block[i]);
+    }
+    return total;
+  }
+
+  // Leaves the weights of the tokens that are kept and have `smallest` or more. Returns their sum.
+  uint64_t keep(Selected kept, uint64_t smallest) {
+    const bool all = kept.key == 0;
+    uint64_t total = 0;
+    for (size_t token = 0; token < weights_.size(); ++token) {
+      uint64_t& weight = weights_[token];
+      const bool stays = all || kept.contains(keys_[token], static_cast<int64_t>(token));
+      if (!stays || weight < smallest) weight = 0;
+      total += weight;
+    }
+    return total;
   }
 
   const SampleArgs& args_;

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <limits>
+#include <span>
 #include <string>
 
 #include "core/format.h"
@@ -68,6 +69,17 @@ inline constexpr std::array<GemmTileCost, 8> kGemmTiles = {{
      "waits for stores there: the stages leave room for 64 columns of the tile"},
 }};
 
+/// Costs of the tiles that can form a sum over k in parts (gemm/split_k.h): the sums of earlier
+/// parts take as many registers again as those of the current part. Their stages have one box of k
+/// each, since a stage never holds elements of two parts, so per_k is higher.
+inline constexpr std::array<GemmTileCost, 5> kGemmTilesInParts = {{
+    {GemmTile::k64x16, 64, 16, 1.3, 0.0020, 0.2, 0, "narrow outputs"},
+    {GemmTile::k64x32, 64, 32, 0.9, 0.0022, 0.3, 0, "up to 256 rows of narrow outputs"},
+    {GemmTile::k64x64, 64, 64, 0.6, 0.0026, 0.7, 0, "up to about 500 rows"},
+    {GemmTile::kHalves64x128, 64, 128, 0.3, 0.0046, 1.0, 0, "one wave where 64x64 needs two"},
+    {GemmTile::kHalves128x128, 128, 128, 0.1, 0.0060, 1.5, 0, "all else"},
+}};
+
 /// Tiles for e4m3 operands and their costs. The main loop takes half the time that it takes with 16
 /// bits, so the epilogue weighs more and one tile wins nearly everywhere: with 128x192, and with
 /// 128x256 by halves, accumulators leave the epilogue too few registers.
@@ -80,13 +92,6 @@ inline constexpr std::array<GemmTileCost, 4> kGemmTilesFloat8 = {{
 
 inline const GemmTileCost& cost_of(GemmTile tile) { return kGemmTiles[static_cast<size_t>(tile)]; }
 
-/// Returns whether the kernels of a tile can form a sum over k in parts (gemm/split_k.h). The sums
-/// of earlier parts take as many registers again as those of the current part, for which these
-/// tiles have no room.
-inline bool split_k_sums(GemmTile tile) {
-  return tile != GemmTile::k128x96 && tile != GemmTile::k128x128 && tile != GemmTile::k128x192;
-}
-
 /// Inputs of the choice between tiles, beside the number of SMs.
 struct GemmShape {
   int64_t rows;
@@ -96,23 +101,80 @@ struct GemmShape {
   bool activated = false;  // the layer has an activation
   int least_columns = 0;   // narrower tiles have no kernel for this layer
   bool in_parts = false;   // the sum over k is formed in parts
+  bool float8 = false;     // operands are e4m3, not 16 bits
 };
 
-/// Bytes of weights that memory delivers per microsecond, in total and to one SM.
+/// Returns the tiles that have a kernel for a layer.
+inline std::span<const GemmTileCost> tiles_for(const GemmShape& shape) {
+  if (shape.float8) return kGemmTilesFloat8;
+  if (shape.in_parts) return kGemmTilesInParts;
+  return kGemmTiles;
+}
+
+/// Bytes of weights that memory delivers per microsecond, in total and to one SM, and bytes of
+/// operands that the L2 cache delivers.
 inline constexpr double kStreamedBytesPerUs = 4.1e6;
 inline constexpr double kStreamedBytesPerUsAndSm = 35e3;
+inline constexpr double kLoadedBytesPerUs = 10.5e6;
 
-/// Returns the predicted microseconds for exactly `shape.rows` rows.
+/// Weights up to this size stay in the L2 cache (50 to 60 MB) while the rows stream by, so one
+/// panel spans all columns. Larger weights are cut into panels of 8 tile columns, and of 32 where
+/// blocks are paired. That gained 12 % with tiles of 128x128 at 8192^3, and 9 to 14 % with pairs of
+/// 128x192 at 2048 -> 16384; 128x192 without pairs lost 9 % at 8192^3 and is never cut.
+inline constexpr int64_t kResidentWeightBytes = 32 << 20;
+inline bool is_cut(GemmTile tile, int64_t n, int64_t k, bool paired) {
+  return 2 * n * k > kResidentWeightBytes && (paired || tile != GemmTile::k128x192);
+}
+inline int panel_of(GemmTile tile, int64_t n, int64_t k, bool paired = false) {
+  return is_cut(tile, n, k, paired) ? (paired ? 32 : 8) : std::numeric_limits<int>::max();
+}
+
+/// Pairs read less of a weight through the L2 cache, at the price of a cluster barrier at each end
+/// of a launch. With weights of 8 MiB or more they gained 2 to 10 % on an H100 (14 shapes of 512 to
+/// 10,308 rows); with 4.5 MiB they lost up to 4 %. A pair's panels are wider, since it passes over
+/// the rows in half as many steps.
+inline constexpr int64_t kPairedWeightBytes = 8 << 20;
+inline constexpr int64_t kPairedRows = 512;
+inline bool is_paired(const GemmTileCost& cost, const GemmShape& shape, int sm_count) {
+  if (cost.m < 128 || shape.rows < kPairedRows || 2 * shape.n * shape.k < kPairedWeightBytes ||
+      shape.float8) {
+    return false;
+  }
+  // An odd number of tiles below each other leaves the last pair half empty.
+  const int64_t below = ceil_div<int64_t>(shape.rows, cost.m);
+  const int64_t beside = ceil_div<int64_t>(shape.n, cost.n);
+  return ceil_div<int64_t>(round_up(below, int64_t{2}) * beside, sm_count) ==
+         ceil_div<int64_t>(below * beside, sm_count);
+}
+
+/// Returns the share of the predicted time that a launch takes whose pairs of blocks go over panels
+/// of a large weight; 1 for all others.
+inline double paired_share(const GemmTileCost& cost, const GemmShape& shape, int sm_count) {
+  if (shape.in_parts || !is_paired(cost, shape, sm_count) ||
+      !is_cut(cost.tile, shape.n, shape.k, true)) {
+    return 1;
+  }
+  return cost.tile == GemmTile::k128x192 ? 0.90 : 0.93;
+}
+
+/// Returns the predicted microseconds for exactly `shape.rows` rows. Of tiles that wait for memory
+/// all the same, the one that computes less is taken for the faster by a hundredth of that.
 inline double predict(const GemmTileCost& cost, const GemmShape& shape, int sm_count) {
-  const int64_t tiles = ceil_div(shape.rows, cost.m) * ceil_div(shape.n, cost.n);
-  const int64_t waves = ceil_div(tiles, sm_count);
+  const int64_t below = ceil_div<int64_t>(shape.rows, cost.m);
+  const int64_t tiles = below * ceil_div<int64_t>(shape.n, cost.n);
+  const int64_t waves = ceil_div<int64_t>(tiles, sm_count);
   const double per_tile = cost.per_tile + (shape.activated ? cost.activation : 0);
   const double computing = cost.fixed + static_cast<double>(waves) *
                                             (cost.per_k * static_cast<double>(shape.k) + per_tile);
-  const auto busy = static_cast<double>(std::min<int64_t>(tiles, sm_count));
-  const double streaming = 2.0 * static_cast<double>(shape.n * shape.k) /
-                           std::min(kStreamedBytesPerUs, busy * kStreamedBytesPerUsAndSm);
-  return std::max(computing, streaming);
+  // Tiles that lie one below the other share what is read from memory.
+  const double to_one = static_cast<double>(waves * cost.n) / static_cast<double>(below);
+  const double row_bytes = static_cast<double>(shape.k) * (shape.float8 ? 1 : 2);
+  const double streaming = row_bytes * std::max(static_cast<double>(shape.n) / kStreamedBytesPerUs,
+                                                to_one / kStreamedBytesPerUsAndSm);
+  const int64_t loaded = std::min<int64_t>(shape.rows, cost.m) + cost.n;  // rows of k, by a tile
+  const double loading = row_bytes * static_cast<double>(tiles * loaded) / kLoadedBytesPerUs;
+  return std::max({computing, streaming, loading}) * paired_share(cost, shape, sm_count) +
+         computing / 100;
 }
 
 struct GemmConfig {
@@ -124,27 +186,6 @@ struct GemmConfig {
   int panel = 0;
   bool operator==(const GemmConfig&) const = default;
 };
-
-/// Weights up to this size stay in the L2 cache (50 to 60 MB) while the rows stream by, so one
-/// panel spans all columns. Larger weights are cut into panels of 8 tile columns. That gained 12 %
-/// with tiles of 128x128 at 8192^3 but lost 9 % with 128x192, which are therefore never cut.
-inline constexpr int64_t kResidentWeightBytes = 32 << 20;
-inline int panel_of(GemmTile tile, int64_t n, int64_t k, bool paired = false) {
-  const bool cut = 2 * n * k > kResidentWeightBytes && tile != GemmTile::k128x192;
-  return cut ? (paired ? 32 : 8) : std::numeric_limits<int>::max();
-}
-
-/// Pairs read less of a weight through the L2 cache, at the price of a cluster barrier at each end
-/// of a launch. With weights of 8 MiB or more they gained 2 to 10 % on an H100 (14 shapes of 512 to
-/// 10,308 rows); with 4.5 MiB they lost up to 4 %. A pair's panels are wider, since it passes over
-/// the rows in half as many steps.
-inline constexpr int64_t kPairedWeightBytes = 8 << 20;
-inline constexpr int64_t kPairedRows = 512;
-inline bool is_paired(GemmTile tile, int64_t rows, int64_t n, int64_t k) {
-  const bool tall =
-      tile == GemmTile::kHalves128x128 || tile == GemmTile::k128x128 || tile == GemmTile::k128x192;
-  return tall && rows >= kPairedRows && 2 * n * k >= kPairedWeightBytes;
-}
 
 /// Returns the predicted microseconds of a launch that serves all row counts of a captured graph,
 /// from about eight ninths of the largest on: the mean over these counts. The largest alone would
@@ -165,35 +206,33 @@ inline double predict_counted(const GemmTileCost& cost, GemmShape shape, int sm_
 inline GemmConfig select_gemm(const GemmShape& shape, int sm_count) {
   GemmConfig config;
   double best = std::numeric_limits<double>::infinity();
-  for (const GemmTileCost& cost : kGemmTiles) {
-    if (cost.n < shape.least_columns || (shape.in_parts && !split_k_sums(cost.tile))) continue;
+  for (const GemmTileCost& cost : tiles_for(shape)) {
+    if (cost.n < shape.least_columns) continue;
     const double time =
         shape.counted ? predict_counted(cost, shape, sm_count) : predict(cost, shape, sm_count);
     if (time < best) {
       best = time;
       config.tile = cost.tile;
+      config.paired = is_paired(cost, shape, sm_count);
     }
   }
-  config.paired = is_paired(config.tile, shape.rows, shape.n, shape.k);
   config.panel = panel_of(config.tile, shape.n, shape.k, config.paired);
   return config;
 }
 
+/// Returns the predicted microseconds of a choice for exactly `shape.rows` rows.
+inline double predict(const GemmConfig& config, const GemmShape& shape, int sm_count) {
+  const auto tiles = tiles_for(shape);
+  return predict(*std::ranges::find(tiles, config.tile, &GemmTileCost::tile), shape, sm_count);
+}
+
 /// Returns the tile with the lowest predicted time for e4m3 operands. With `float8_out` the result
 /// is e4m3, too.
-inline GemmConfig select_gemm_float8(const GemmShape& shape, bool float8_out, int sm_count) {
-  GemmConfig config;
-  double best = std::numeric_limits<double>::infinity();
-  for (const GemmTileCost& cost : kGemmTilesFloat8) {
-    // A row of a stored box has at least 32 bytes.
-    if (cost.n < shape.least_columns || (float8_out && cost.n < 32)) continue;
-    const double time =
-        shape.counted ? predict_counted(cost, shape, sm_count) : predict(cost, shape, sm_count);
-    if (time < best) {
-      best = time;
-      config.tile = cost.tile;
-    }
-  }
+inline GemmConfig select_gemm_float8(GemmShape shape, bool float8_out, int sm_count) {
+  shape.float8 = true;
+  // A row of a stored box has at least 32 bytes.
+  if (float8_out) shape.least_columns = std::max(shape.least_columns, 32);
+  GemmConfig config = select_gemm(shape, sm_count);
   config.panel = panel_of(config.tile, shape.n, shape.k / 2);
   return config;
 }
@@ -202,7 +241,7 @@ inline GemmConfig select_gemm_float8(const GemmShape& shape, bool float8_out, in
 inline std::string explain_gemm(const GemmShape& shape, int sm_count) {
   const GemmConfig config = select_gemm(shape, sm_count);
   std::string text = concat(shape.rows, "x", shape.n, "x", shape.k, ":");
-  for (const GemmTileCost& cost : kGemmTiles) {
+  for (const GemmTileCost& cost : tiles_for(shape)) {
     text += concat(cost.tile == config.tile ? " *" : " ", cost.m, "x", cost.n, "=",
                    predict(cost, shape, sm_count), "us");
   }

@@ -6,8 +6,9 @@
 // the chain is a large part of the time. Layers whose products mostly have few rows
 // (LinearWeight::skinny) therefore form up to five shorter chains side by side, whose results are
 // added in ascending order: each by a warp for up to 16 rows (gemm/skinny/skinny.h), and mostly by
-// a block of a cluster for up to 64 (gemm/splitk/splitk_cluster.h). Kernels for more rows form the
-// same parts one after the other, so that a row has the same bits whatever kernel computes it.
+// a block of a cluster for up to 64, and for long sums up to about 500
+// (gemm/splitk/splitk_cluster.h). Other kernels form the same parts one after the other, so that a
+// row has the same bits whatever kernel computes it.
 #pragma once
 
 #include <cstdint>

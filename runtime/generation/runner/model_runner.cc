@@ -47,7 +47,7 @@ class ModelRunner final : public StepRunner {
         cache_memory_(allocate(plan_.kv_cache,
                                concat("a cache of ", plan_.kv_tokens, " tokens: lower kv_tokens"))),
         buffers_(carve_buffers(options)),
-        cache_(carve_cache(planned.shape, planned.num_pages)),
+        cache_(carve_first_page(planned.shape)),
         layout_(limits_, longest_table(model_.spec)),
         ring_(device().make_ring(buffers_.step.inputs, layout_.size,
                                  buffers_.sampler.lasting.results,
@@ -67,6 +67,7 @@ class ModelRunner final : public StepRunner {
       warm_up(0);
       loaded_[0] = {};
     }
+    cache_ = carve_cache(planned.shape, planned.num_pages);
     graphs_ = record(nullptr);
   }
 
@@ -162,6 +163,15 @@ class ModelRunner final : public StepRunner {
   KvCache carve_cache(const KvCacheShape& shape, int64_t num_pages) {
     Arena arena(cache_memory_->data(), plan_.kv_cache);
     return KvCache(shape, num_pages, arena);
+  }
+
+  // A cache of one page, which warming up writes. With all pages, keys and values of each layer
+  // would lie in another huge page, all of which the system would clear while a model is loaded.
+  KvCache carve_first_page(const KvCacheShape& shape) {
+    Arena counting(plan_.kv_cache.bytes);
+    [[maybe_unused]] const KvCache counted(shape, 1, counting);
+    Arena arena(cache_memory_->data(), counting.plan());
+    return KvCache(shape, 1, arena);
   }
 
   AdapterSlots carve_adapters() {

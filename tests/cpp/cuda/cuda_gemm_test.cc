@@ -48,6 +48,8 @@ TEST(gemm_tiles_of_known_shapes) {
   CHECK(tile(1151, 768, 3072) == GemmTile::kHalves64x128);
   CHECK(tile(581, 768, 3072) == GemmTile::k64x64);
   CHECK(tile(128, 768, 3072) == GemmTile::k64x16);
+  CHECK(tile(2048, 16384, 2048) == GemmTile::k128x128);
+  CHECK(tile(8192, 16384, 2048) == GemmTile::k128x192);
   CHECK(tile(16, 12288, 12288) == GemmTile::k64x32);  // takes as long as reading its weights
 }
 
@@ -69,7 +71,6 @@ TEST(gemm_parts_are_of_equal_length) {
       const int32_t parts = split_k(n, k, kSms);
       CHECK(parts == 1 || k % (kSumUnit * parts) == 0);
       CHECK(parts == 1 || n <= int64_t{kSms} * 16 * (8 / parts));
-      CHECK(split_k_sums(select_gemm({4096, n, k, false, false, 0, true}, kSms).tile));
     }
   }
 }
@@ -92,6 +93,26 @@ TEST(gemm_skinny_tiles_have_room_for_their_parts) {
   }
 }
 
+/// Checks that a tile is as the kernels of clusters need it.
+void check_cluster_tile(const GemmSplitkClusterTile& tile, int64_t n, int64_t k) {
+  const int parts = tile.parts;
+  const int tile_rows = 64 * tile.groups;
+  CHECK(tile.features % 8 == 0 && tile.features <= tile.columns);
+  CHECK(tile.clusters / tile.row_blocks * int64_t{tile.features} >= n);
+  CHECK(int64_t{tile.steps} * tile.boxes * kSumUnit * parts >= k);
+  CHECK(int64_t{tile.steps - 1} * tile.boxes * kSumUnit * parts < k);  // none is empty
+  CHECK(tile.stage_bytes() % 1024 == 0);  // as the swizzle of boxes needs it
+  // Behind the stages lies what wgmma reads past a box.
+  const int64_t behind = tile.shared_bytes - int64_t{tile.stages} * tile.stage_bytes();
+  CHECK(behind >= int64_t{128} * (tile.columns - tile.features));
+  CHECK(behind >= int64_t{128} * (tile_rows - tile.row_box));
+  // Sums of all terms lie there too, or where the stages were.
+  const int64_t room = tile.shared_bytes - tile.sums_at;
+  CHECK(room >= int64_t{512} * tile.row_box / 16 * tile.slots * tile.terms());
+  CHECK(tile.sums_in_stages || tile.sums_at == int64_t{tile.stages} * tile.stage_bytes());
+  CHECK(tile.slots <= ceil_div(tile.columns / 8, 2));  // those that a kernel has
+}
+
 TEST(gemm_splitk_cluster_tiles_fit_and_run_at_once) {
   for (int64_t rows : {17, 32, 33, 64}) {
     for (int64_t n : {8, 96, 768, 1600, 2304, 4096, 4224, 5120, 8448}) {
@@ -100,24 +121,42 @@ TEST(gemm_splitk_cluster_tiles_fit_and_run_at_once) {
         if (parts == 1) continue;
         // As on an H200 with four parts: a group of multiprocessors that is short of one cluster.
         const ClustersAtOnce at_once{kSms / parts - 2, 2 * (kSms / parts - 2)};
-        const GemmSplitkClusterTile tile = cluster_tile(rows, n, k, parts, at_once);
+        const GemmSplitkClusterTile tile = few_rows_tile(rows, n, k, parts, at_once);
         const bool alone = tile.clusters <= at_once.alone;
         CHECK(tile.shared_bytes <= (alone ? kClusterSharedBytes : kPairedSharedBytes));
         CHECK(tile.clusters <= at_once.paired);
-        CHECK(tile.features % 8 == 0 && tile.features <= tile.columns);
-        CHECK(tile.clusters * int64_t{tile.features} >= n);
-        CHECK(int64_t{tile.steps} * tile.boxes * kSumUnit * parts >= k);
-        CHECK(int64_t{tile.steps - 1} * tile.boxes * kSumUnit * parts < k);  // none is empty
-        CHECK(tile.stage_bytes() % 1024 == 0);  // as the swizzle of boxes needs it
-        // Behind the stages lie sums of all parts, and before them what wgmma reads past a box.
-        const int64_t behind = tile.shared_bytes - tile.sums_at;
-        CHECK(behind >= int64_t{512} * tile.row_box / 16 * tile.slots * parts);
-        CHECK(behind >= int64_t{128} * (tile.columns - tile.features));
-        CHECK(behind >= int64_t{128} * (kMostClusterRows - tile.row_box));
-        CHECK(tile.slots <= ceil_div(tile.columns / 8, 2));  // those that a kernel has
+        CHECK(tile.groups == 1 && tile.row_blocks == 1 && tile.terms() == parts);
+        check_cluster_tile(tile, n, k);
       }
     }
   }
+}
+
+TEST(gemm_splitk_cluster_tiles_of_many_rows_fit_and_run_at_once) {
+  int found = 0;
+  for (int64_t rows : {65, 100, 128, 129, 300, 512, 2048}) {
+    for (int64_t n : {8, 96, 512, 1608, 2048, 4096, 5128, 8448}) {
+      for (int64_t k : {192, 576, 1600, 8192, 12288}) {
+        const int32_t parts = split_k(n, k, kSms);
+        for (const int blocks : {parts, parts / 2}) {
+          if (blocks < 2 || parts % blocks != 0) continue;
+          const int alone = kSms / blocks - (blocks > 2 ? 2 : 0);
+          double time = 1e9;
+          const auto tile = tall_tile(rows, n, k, parts, blocks, alone, time);
+          if (!tile) continue;
+          ++found;
+          CHECK(time == predict_tall(*tile, k));
+          CHECK(!tall_tile(rows, n, k, parts, blocks, alone, time));  // none is faster
+          CHECK(tile->shared_bytes <= kClusterSharedBytes);
+          CHECK(tile->clusters <= alone);
+          CHECK(tile->groups == 2 && int64_t{tile->row_blocks} * kTallRows >= rows);
+          CHECK(tile->terms() == (blocks == parts ? parts : 1 + 2 * (blocks - 1)));
+          check_cluster_tile(*tile, n, k);
+        }
+      }
+    }
+  }
+  CHECK(found > 50);
 }
 
 TEST(gemm_table_is_in_the_order_of_its_tiles) {
@@ -126,12 +165,19 @@ TEST(gemm_table_is_in_the_order_of_its_tiles) {
   }
 }
 
+TEST(gemm_tiles_that_wait_for_memory_compute_little) {
+  // Two rows of tiles of 64 rows would read each part of the weight twice.
+  const GemmConfig config = select_gemm({128, 16384, 2048, false, false, 32}, kSms);
+  CHECK(cost_of(config.tile).m == 128);
+}
+
 TEST(gemm_panels_cut_large_weights_only) {
   CHECK(select_gemm({4096, 3072, 768}, kSms).panel > 3072);
   for (int64_t rows : {256, 1024, 8192}) {
     const GemmConfig config = select_gemm({rows, 8192, 8192}, kSms);
     const int panel = config.paired ? 32 : 8;
-    CHECK(config.tile == GemmTile::k128x192 ? config.panel > 8192 : config.panel == panel);
+    const bool cut = config.paired || config.tile != GemmTile::k128x192;
+    CHECK(cut ? config.panel == panel : config.panel > 8192);
   }
 }
 
@@ -140,6 +186,8 @@ TEST(gemm_blocks_share_large_weights_where_there_are_rows_for_two) {
   CHECK(select_gemm({2048, 2048, 8192, false, false, 0, true}, kSms).paired);
   CHECK(!select_gemm({5283, 768, 3072}, kSms).paired);
   CHECK(!select_gemm({128, 2048, 8192}, kSms).paired);
+  // Five tiles below each other: pairs would need a second wave.
+  CHECK(!select_gemm({640, 3072, 2048, false, false, 0, true}, kSms).paired);
 }
 
 TEST(gemm_choice_is_printable) {

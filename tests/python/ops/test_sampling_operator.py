@@ -122,6 +122,31 @@ def test_tokens_of_a_large_vocabulary(
         assert found.tokens[draw] == drawn
 
 
+@pytest.mark.parametrize("top_k", [0, 1, 40, 128, 129])
+@pytest.mark.parametrize("top_p", [1, 0.7])
+@pytest.mark.parametrize("size", [7, 5_003])
+def test_a_mask_of_all_tokens_changes_no_draw(
+    device: str, rng: np.random.Generator, size: int, top_p: float, top_k: int
+) -> None:
+    rows = rng.integers(-6, 7, (32, size)).astype(np.float32)  # many logits are equal
+    rows[0] = -np.inf
+    rows[1, 1:] = -np.inf
+    rows[2, :3] = np.nan
+    settings: dict[str, Any] = {
+        "temperature": 0.8,
+        "min_p": 0.01,
+        "seed": np.arange(32),
+        "device": device,
+    }
+    found = ops.sample(rows, top_k=top_k, top_p=top_p, **settings).tokens
+    masked = ops.sample(
+        rows, top_k=top_k, top_p=top_p, allowed=np.ones(rows.shape, np.bool_), **settings
+    ).tokens
+    np.testing.assert_array_equal(found, masked)
+    assert found[0] == -1
+    assert found[1] == 0
+
+
 @pytest.mark.parametrize("size", [2, 31, 33, 1025, 50257])
 def test_greedy_takes_the_first_largest(device: str, rng: np.random.Generator, size: int) -> None:
     rows = rng.integers(-3, 4, (5, size)).astype(np.float32)

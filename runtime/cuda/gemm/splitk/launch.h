@@ -8,7 +8,7 @@
 
 namespace packhorse::cuda {
 
-template <class T, int kColumns>
+template <class T, int kColumns, int kGroups, int kOwnParts>
 void launch_gemm_splitk_cluster_kernel(const GemmParams& p, const GemmSplitkClusterTile& tile,
                                        const KernelStream& stream) {
   GemmSplitkClusterArgs args{};
@@ -16,6 +16,7 @@ void launch_gemm_splitk_cluster_kernel(const GemmParams& p, const GemmSplitkClus
                                    {tile.features, tile.boxes, 1});
   args.x = split_k_tensor_map(p.a, p.dtype, p.rows, p.k, p.lda, tile.parts,
                               {tile.row_box, tile.boxes, 1});
+  args.x_part = split_k_tensor_map(p.a, p.dtype, p.rows, p.k, p.lda, tile.parts, {kRowsPart, 1, 1});
   args.bias = p.bias;
   args.residual = p.residual;
   args.ldr = p.ldr;
@@ -28,20 +29,27 @@ void launch_gemm_splitk_cluster_kernel(const GemmParams& p, const GemmSplitkClus
   args.tile = tile;
   args.activation = p.activation;
   args.rotation = p.rotation;
-  auto* kernel = gemm_splitk_cluster_kernel<T, kColumns>;
+  auto* kernel = gemm_splitk_cluster_kernel<T, kColumns, kGroups, kOwnParts>;
   allow_most_shared_memory(kernel, stream.caps);
-  launch_clusters(static_cast<unsigned>(tile.parts), kernel,
-                  dim3(static_cast<unsigned>(tile.clusters * tile.parts)), kClusterThreads,
-                  static_cast<size_t>(tile.shared_bytes), stream, args);
+  launch_clusters(static_cast<unsigned>(tile.blocks), kernel,
+                  dim3(static_cast<unsigned>(tile.clusters * tile.blocks)),
+                  cluster_threads(kGroups), static_cast<size_t>(tile.shared_bytes), stream, args);
 }
 
 /// The complete list of kernels of one dtype.
 template <class T>
 void launch_gemm_splitk_cluster_dtype(const GemmParams& p, const GemmSplitkClusterTile& tile,
                                       const KernelStream& stream) {
-  if (tile.columns == 32) return launch_gemm_splitk_cluster_kernel<T, 32>(p, tile, stream);
-  if (tile.columns == 64) return launch_gemm_splitk_cluster_kernel<T, 64>(p, tile, stream);
-  launch_gemm_splitk_cluster_kernel<T, 128>(p, tile, stream);
+  const auto launch = [&]<int columns, int groups, int own_parts = 1>() {
+    launch_gemm_splitk_cluster_kernel<T, columns, groups, own_parts>(p, tile, stream);
+  };
+  if (tile.blocks < tile.parts) return launch.template operator()<128, 2, 2>();
+  if (tile.groups == 2) {
+    return tile.columns == 64 ? launch.template operator()<64, 2>()
+                              : launch.template operator()<128, 2>();
+  }
+  if (tile.columns == 32) return launch.template operator()<32, 1>();
+  tile.columns == 64 ? launch.template operator()<64, 1>() : launch.template operator()<128, 1>();
 }
 
 }  // namespace packhorse::cuda

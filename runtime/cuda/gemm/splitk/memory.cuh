@@ -29,6 +29,11 @@ __device__ inline void arrive_at_cluster() {
 __device__ inline void wait_for_cluster() {
   asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
 }
+/// Returns when all threads of the cluster have called it. What they read before is read before
+/// anything that is written afterwards.
+__device__ inline void meet_cluster() {
+  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+}
 
 __device__ inline uint32_t shared_address(const void* shared) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
