@@ -100,7 +100,8 @@ def build(cutlass: Path) -> ctypes.CDLL:
     options = ["-std=c++20", "-O3", "-DNDEBUG", "--expt-relaxed-constexpr", "-Xcompiler=-fPIC"]
     options += ["-gencode=arch=compute_90a,code=sm_90a", "-DPACKHORSE_CUDA_SM90"]
     options += [f"-I{path}" for path in (cutlass, RUNTIME, RUNTIME / "include")]
-    sources = sorted((RUNTIME / "cuda" / "gemm" / "sm90").glob("*.cu")) + [
+    sources = [
+        *sorted((RUNTIME / "cuda" / "gemm" / "sm90").glob("*.cu")),
         RUNTIME / "cuda" / "device" / "caps.cc",
         RUNTIME / "core" / "types.cc",
         HERE / "gemm_sweep.cc",

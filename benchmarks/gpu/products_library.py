@@ -12,7 +12,7 @@ import torch
 HERE = Path(__file__).resolve().parent
 RUNTIME = HERE.parents[1] / "runtime"
 BUILD = HERE.parents[1] / "build" / "products"
-ROOMS = ("fp8", "skinny", "sm90", "splitk")  # of runtime/cuda/gemm
+ROOMS = ("fp8", "skinny", "sm90", "splitk")  # folders of runtime/cuda/gemm
 
 
 class Product(ctypes.Structure):

@@ -1,15 +1,22 @@
-"""JPEG files of many sizes sent to `packhorse serve`: images per second, and where the host's time
-goes.
+"""JPEG files of many sizes sent to `packhorse serve`: images per second, beside what the host and
+the device could do.
 
-    python benchmarks/image/serving.py [--device DEVICE] [--model FOLDER] [--clients N]
-        [--seconds S]
+    python benchmarks/image/serving.py [--device DEVICE] [--size tiny | base | large]
+        [--model FOLDER] [--clients N] [--seconds S]
 
-Without `--model` the encoder has one layer, which takes next to no time: what is measured is the
-limit that the host sets to any device. With a model on a GPU it shows how near to that limit they
-are together. Clients are threads of another process, and send one image a request, as a data URL;
-their processor time is counted, too, because they take the cores that the server has. Reading
-(decoding, resizing, patches) is timed alone on one thread, and its share is that of the server's
-processor time.
+Three rates are measured, one after the other:
+
+- the host alone: files are decoded, resized and made patches on all cores, and nothing else runs;
+- the device alone: the encoder runs patches that are there already, in full batches;
+- the server: clients, which are threads of other processes, send one image a request as a data URL.
+
+The server cannot be faster than the slower of the first two; the last line says which it is, how
+near the server comes, and what was used up meanwhile: the GPU (busy for 80 % of the time by
+`nvidia-smi`), the cores (90 %, by the server, by clients, which take cores that it has, or by other
+programs), or the event loop's thread. A table says on what the server spends the processor time of
+an image: its parts are measured one by one on one thread, the encoder's part in full batches, and
+HTTP is what is left of the server's time. On a CPU all share the cores: the tiny encoder, which
+takes next to no time, shows what the host's own work costs.
 """
 
 from __future__ import annotations
@@ -22,25 +29,47 @@ import itertools
 import json
 import multiprocessing
 import os
+import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from packhorse.image import ImageProcessor, decode
+from packhorse.image import ImageModel, ImageProcessor, decode
+from packhorse.patches import join
+from packhorse.serve.http.body import read_long_json
+from packhorse.serve.models.image_inputs import ImageInput
 from preprocess import best, photo
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "serve"))
+from road import thread_times
 from servers import free_port
 
 # Sizes of pictures on the web, and photos of phones among them.
 MIX = [(500, 375)] * 6 + [(1024, 768)] * 3 + [(1920, 1080)] * 2 + [(4032, 3024)]
+# Hidden size, layers, heads, size of the feed-forward block, side of a patch.
+SIZES = {
+    "tiny": (32, 1, 1, 32, 32),
+    "base": (768, 12, 12, 3072, 16),
+    "large": (1024, 24, 16, 4096, 14),
+}
 _TICKS = os.sysconf("SC_CLK_TCK")
+_CLIENTS_OF_A_PROCESS = 8
+_CORES = len(os.sched_getaffinity(0))
+_MOST = 1 << 30  # bytes of a file, values of a body: no limit
+# Shares from which on something counts as used up.
+_GPU_FULL, _CORES_FULL, _LOOP_FULL = 0.8, 0.9, 0.9
 
 
+@cache
 def files() -> list[bytes]:
     made = []
     for width, height in MIX:
@@ -50,23 +79,31 @@ def files() -> list[bytes]:
     return made
 
 
-def tiny_model(folder: Path) -> Path:
-    """CLIP's encoder of images of 224 x 224 pixels, of one narrow layer."""
+def random_model(folder: Path, size: str) -> Path:
+    """CLIP's encoder of images of 224 x 224 pixels, of random weights."""
     import torch
     import transformers
 
     torch.manual_seed(0)
-    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 1}
-    config = transformers.CLIPVisionConfig(**sizes, intermediate_size=32, projection_dim=16)
+    hidden, layers, heads, inner, patch = SIZES[size]
+    config = transformers.CLIPVisionConfig(
+        hidden_size=hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        intermediate_size=inner,
+        patch_size=patch,
+        projection_dim=16,
+    )
     transformers.CLIPVisionModelWithProjection(config).save_pretrained(folder)
     settings = {"image_processor_type": "CLIPImageProcessor"}
     (folder / "preprocessor_config.json").write_text(json.dumps(settings))
     return folder
 
 
-def bodies_of(batch: list[bytes]) -> list[str]:
+@cache
+def bodies() -> list[str]:
     """Requests for vectors of one image each."""
-    urls = ["data:image/jpeg;base64," + base64.b64encode(data).decode() for data in batch]
+    urls = ["data:image/jpeg;base64," + base64.b64encode(data).decode() for data in files()]
     return [json.dumps({"model": "model", "input": [{"image": url}]}) for url in urls]
 
 
@@ -76,17 +113,32 @@ def processor_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
-def send(port: int, bodies: list[str], clients: int, seconds: float, found: Any) -> None:
-    """Sends images from `clients` threads; puts how many were answered, and the processor time that
-    sending took."""
-    turns, end = itertools.count(), time.monotonic() + seconds
+def core_seconds() -> tuple[float, float]:
+    """(seconds that our cores have been busy with any process, all their seconds), since the
+    system began."""
+    busy = whole = 0
+    ours = {f"cpu{core}" for core in os.sched_getaffinity(0)}
+    for line in Path("/proc/stat").read_text().splitlines():
+        name, *ticks = line.split()
+        if name in ours:
+            *_, idle, waiting = (int(one) for one in ticks[:5])
+            total = sum(int(one) for one in ticks[:8])
+            busy, whole = busy + total - idle - waiting, whole + total
+    return busy / _TICKS, whole / _TICKS
+
+
+def send(port: int, first: int, clients: int, seconds: float, found: Any) -> None:
+    """Sends images, of which number `first` is the first, from `clients` threads; puts how many
+    were answered, and the processor time that sending took."""
+    turns, end = itertools.count(first), time.monotonic() + seconds
+    contents = bodies()
     answered: list[int] = []
 
     def client() -> None:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         count = 0
         while time.monotonic() < end:
-            body = bodies[next(turns) % len(bodies)]
+            body = contents[next(turns) % len(contents)]
             connection.request("POST", "/v1/embeddings", body, {"content-type": "application/json"})
             response = connection.getresponse()
             text = response.read()
@@ -103,8 +155,27 @@ def send(port: int, bodies: list[str], clients: int, seconds: float, found: Any)
     found.put((sum(answered), time.process_time() - before))
 
 
+def send_all(port: int, clients: int, seconds: float) -> tuple[int, float]:
+    """(images answered, processor seconds of the clients), of as many processes as are needed."""
+    context = multiprocessing.get_context("fork")
+    found: Any = context.Queue()
+    bodies()  # made here, so that the processes, which are forked, have them
+    counts = [_CLIENTS_OF_A_PROCESS] * (clients // _CLIENTS_OF_A_PROCESS)
+    counts += [rest] if (rest := clients % _CLIENTS_OF_A_PROCESS) else []
+    senders = [
+        context.Process(target=send, args=(port, i, count, seconds, found))
+        for i, count in enumerate(counts)
+    ]
+    for sender in senders:
+        sender.start()
+    answers = [found.get() for _ in senders]
+    for sender in senders:
+        sender.join()
+    return sum(count for count, _ in answers), sum(spent for _, spent in answers)
+
+
 def wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
-    for _ in range(600):
+    for _ in range(1200):
         if process.poll() is not None:
             raise RuntimeError("the server did not start")
         try:
@@ -118,71 +189,143 @@ def wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
     raise RuntimeError("the server did not answer")
 
 
-def reading(folder: Path, seconds: float) -> float:
-    """Says what reading takes, on one thread and on all; returns its milliseconds an image."""
+def host_rate(folder: Path, seconds: float) -> tuple[float, dict[str, float]]:
+    """(images per second read on all cores, milliseconds of an image on one by their use)."""
     batch = files()
-    one, every = (ImageProcessor.from_folder(folder, threads=n) for n in (1, 0))
+    encoded = [body.encode() for body in bodies()]
+    urls = [ImageInput("image", json.loads(body)["input"][0]["image"]) for body in encoded]
+    images = [decode(data) for data in batch]
+    processor = ImageProcessor.from_folder(folder, threads=1)
+    patch = 32
     times = best(
-        seconds,
+        seconds / 2,
         {
+            "JSON": lambda: [read_long_json(body, _MOST) for body in encoded],
+            "base64": lambda: [(url, url.size(url.file(_MOST), _MOST)) for url in urls],
             "decoding": lambda: [decode(data) for data in batch],
-            "whole": lambda: one(batch),
-            "all threads": lambda: every(batch),
+            "resizing": lambda: [processor.patches([image], patch) for image in images],
         },
     )
-    rate = {name: len(batch) / ms * 1e3 for name, ms in times.items()}
-    share = times["decoding"] / times["whole"]
-    print(
-        f"reading: {rate['whole']:.1f} images/s on one thread, of whose time decoding takes "
-        f"{share:.0%}; {rate['all threads']:.1f} on {os.cpu_count()}",
-        flush=True,
+    with ThreadPoolExecutor(_CORES) as pool:
+        many = batch * max(4, _CORES)
+
+        def read(data: bytes) -> None:
+            processor.patches([data], patch)
+
+        every = best(seconds / 2, {"all": lambda: list(pool.map(read, many))})
+    rate = len(many) / every["all"] * 1e3
+    print(f"host alone: {rate:.1f} images/s read on {_CORES} cores", flush=True)
+    return rate, {use: ms / len(batch) for use, ms in times.items()}
+
+
+def device_rate(folder: Path, device: str, seconds: float) -> tuple[float, float]:
+    """(images per second of the encoder alone, of patches that are there already; milliseconds of
+    the processor for each)."""
+    with ImageModel.load(folder, device) as model:
+        one = model.patches(files()[:1])
+        batch = join([one] * min(64, model.session.max_tokens // (one.num_patches + 1)))
+        spent: list[float] = []
+
+        def run() -> None:
+            before = time.process_time()
+            model.embed(batch)
+            spent.append(time.process_time() - before)
+
+        times = best(seconds, {"run": run})
+    rate = batch.num_images / times["run"] * 1e3
+    print(f"{device} alone: {rate:.1f} images/s in batches of {batch.num_images}", flush=True)
+    return rate, statistics.median(spent) / batch.num_images * 1e3
+
+
+@contextmanager
+def watched(device: str) -> Iterator[list[float]]:
+    """Percents of time that a GPU was busy, five a second; empty where nothing says so. Complete
+    at the end."""
+    found: list[float] = []
+    if not device.startswith("cuda") or shutil.which("nvidia-smi") is None:
+        yield found
+        return
+    index = device.partition(":")[2] or "0"
+    command = ["nvidia-smi", "-i", index, "--query-gpu=utilization.gpu", "-lms", "200"]
+    watcher = subprocess.Popen(
+        [*command, "--format=csv,noheader,nounits"], stdout=subprocess.PIPE, text=True
     )
-    return times["whole"] / len(batch)
+    try:
+        yield found
+    finally:
+        watcher.terminate()
+        text, _ = watcher.communicate()
+        found += [float(line) for line in text.split() if line.replace(".", "").isdigit()]
 
 
-def serving(folder: Path, read_ms: float, options: argparse.Namespace) -> None:
+def serving(
+    folder: Path, limits: dict[str, float], uses: dict[str, float], options: argparse.Namespace
+) -> None:
     port = free_port()
     command = [sys.executable, "-m", "packhorse.cli", "serve", f"model={folder}"]
     command += ["--port", str(port), "--log-level", "warning", "--device", options.device]
     process = subprocess.Popen(command)
     try:
         wait_for(port, process)
-        context = multiprocessing.get_context("fork")
-        found: Any = context.Queue()
-        bodies = bodies_of(files())
-        for seconds in (1.0, options.seconds):  # the first is not counted
-            before, start = processor_seconds(process.pid), time.monotonic()
-            sender = context.Process(
-                target=send, args=(port, bodies, options.clients, seconds, found)
-            )
-            sender.start()
-            count, sending = found.get()
-            sender.join()
-            passed = time.monotonic() - start
+        send_all(port, options.clients, 2.0)  # is not counted
+        before, start = processor_seconds(process.pid), time.monotonic()
+        loop, cores = thread_times(process.pid)["event loop"], core_seconds()
+        with watched(options.device) as busy:
+            count, sending = send_all(port, options.clients, options.seconds)
+        passed = time.monotonic() - start
         used = processor_seconds(process.pid) - before
-        cores = os.cpu_count() or 1
-        print(
-            f"serving on {options.device}: {count / passed:.1f} images/s, for which the server "
-            f"takes {used / passed / cores:.0%} of {cores} cores and clients "
-            f"{sending / passed / cores:.0%}; {used / count * 1e3:.1f} ms of the server an image, "
-            f"of which reading {read_ms:.1f}",
-            flush=True,
-        )
+        loop = (thread_times(process.pid)["event loop"] - loop) / passed
+        taken, there = (now - then for now, then in zip(core_seconds(), cores, strict=True))
     finally:
         process.terminate()
         process.wait(20)
+    ours, all_busy = (used + sending) / passed / _CORES, taken / max(there, 1 / _TICKS)
+    print(
+        f"serving on {options.device}: {count / passed:.1f} images/s; the server takes "
+        f"{used / passed / _CORES:.0%} of {_CORES} cores, clients {sending / passed / _CORES:.0%}, "
+        f"other programs {max(0.0, all_busy - ours):.0%}; its event loop {loop:.0%} of one core"
+    )
+    gpu = statistics.mean(busy) / 100 if busy else None
+    if gpu is not None:
+        print(f"the GPU was busy {gpu:.0%} of the time")
+    print_uses(uses, used / count * 1e3)
+    name = min(limits, key=limits.__getitem__)
+    full = {
+        "the GPU": gpu is not None and gpu >= _GPU_FULL,
+        "the cores": max(ours, all_busy) >= _CORES_FULL,
+        "the event loop": loop >= _LOOP_FULL,
+    }
+    print(
+        f"limit: the {name} alone makes {limits[name]:.1f} images/s, of which the server reaches "
+        f"{count / passed / limits[name]:.0%}; used up: "
+        f"{', '.join(what for what, is_full in full.items() if is_full) or 'nothing'}",
+        flush=True,
+    )
+
+
+def print_uses(uses: dict[str, float], whole: float) -> None:
+    """A table of the server's processor time of an image, `whole` milliseconds."""
+    if whole <= 0:
+        print("the system does not say what processor time the server took")
+        whole = sum(uses.values())
+    print(f"processor time of an image: {whole:.2f} ms")
+    for use, ms in {**uses, "HTTP and the rest": whole - sum(uses.values())}.items():
+        print(f"  {use:18} {ms:7.2f} ms {ms / whole:5.0%}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--model", type=Path)
-    parser.add_argument("--clients", type=int, default=8)
+    parser.add_argument("--size", choices=list(SIZES), default="tiny")
+    parser.add_argument("--model", type=Path, help="a model of its own in place of --size")
+    parser.add_argument("--clients", type=int, default=max(8, 4 * _CORES))
     parser.add_argument("--seconds", type=float, default=15)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as room:
-        folder = options.model or tiny_model(Path(room))
-        serving(folder, reading(folder, options.seconds / 2), options)
+        folder = options.model or random_model(Path(room), options.size)
+        host, uses = host_rate(folder, options.seconds / 2)
+        device, uses["encoder"] = device_rate(folder, options.device, options.seconds / 4)
+        serving(folder, {"host": host, "device": device}, uses, options)
 
 
 if __name__ == "__main__":

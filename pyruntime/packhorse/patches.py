@@ -135,6 +135,8 @@ def join(batches: Sequence[PackedPatches]) -> PackedPatches:
         raise ValueError("there are no images, and so no number of elements of a patch")
     if any(one.on_device for one in batches):
         raise ValueError("features lie on a device, expected host memory: join them there")
+    if len(batches) == 1:
+        return batches[0]
     return PackedPatches(
         np.concatenate([one.features for one in batches]),
         np.concatenate([one.grids for one in batches]),

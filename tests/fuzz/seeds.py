@@ -70,7 +70,7 @@ def _ctranslate2(folder: Path) -> None:
 def _gguf(folder: Path) -> None:
     from test_gguf_file import CASES, array, entry, gguf, tensor, text, u32
 
-    for path in sorted((GOLDEN / "gguf").glob("*.gguf")):
+    for path in sorted(GOLDEN.glob("gguf*/*.gguf")):
         (folder / path.name).write_bytes(path.read_bytes())
     for name, (data, _) in CASES.items():
         (folder / name.replace(" ", "-")).write_bytes(data)

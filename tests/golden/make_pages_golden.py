@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -101,7 +102,78 @@ def colmodernvbert() -> tuple[Any, Any]:
     return transformers.ColModernVBertForRetrieval(config), processor
 
 
-MODELS = {"colmodernvbert": colmodernvbert}
+class ColIdefics3(transformers.Idefics3PreTrainedModel):  # type: ignore[misc]
+    """Idefics3 with a layer that makes vectors of length 1 of its outputs, under the names that
+    checkpoints of ColSmol have."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self.model = transformers.Idefics3Model(config)
+        self.linear = torch.nn.Linear(config.text_config.hidden_size, 16)
+        self.post_init()
+
+    def forward(self, **inputs: Any) -> Any:
+        hidden = self.model(**inputs).last_hidden_state
+        found = torch.nn.functional.normalize(self.linear(hidden), dim=-1)
+        return SimpleNamespace(embeddings=found)
+
+
+class ColIdefics3Processor:
+    """Prompts of ColSmol around the processor of Idefics3, and sums of largest products."""
+
+    image = "<|im_start|>User:<image>Describe the image.<end_of_utterance>\nAssistant:"
+
+    def __init__(self, processor: Any) -> None:
+        self.processor = processor
+        self.save_pretrained = processor.save_pretrained
+
+    def process_images(self, images: list[Any], **options: Any) -> Any:
+        return self.processor(text=[self.image] * len(images), images=[images], **options)
+
+    def process_queries(self, queries: list[str], **options: Any) -> Any:
+        texts = ["Query: " + query + "<end_of_utterance>" * 10 for query in queries]
+        return self.processor(text=texts, **options)
+
+    def score_retrieval(self, queries: list[torch.Tensor], pages: list[torch.Tensor]) -> Any:
+        made = [[(query @ page.T).amax(1).sum() for page in pages] for query in queries]
+        return torch.tensor(made)
+
+
+def colsmol() -> tuple[Any, Any]:
+    """Three heads of which one has keys and values, as ColSmol's 9 have 3; no tokens around
+    texts."""
+    rows = [f"<row_{i}_col_{j}>" for i in range(1, 7) for j in range(1, 7)]
+    special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "[UNK]", "<fake_token_around_image>"]
+    special += ["<image>", "<end_of_utterance>", "<global-img>", *rows]
+    words = "User: Describe the image. Assistant: where do mules go what Query: \n"
+    tokenizer = tokenizer_of(special, words, bos_token="<|im_start|>", eos_token="<|im_end|>")
+    text = {
+        **SIZES_OF,
+        "model_type": "llama",
+        "hidden_size": 48,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 3,
+        "num_key_value_heads": 1,
+        "vocab_size": 64,
+        "pad_token_id": 0,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 100000.0,
+    }
+    config = transformers.Idefics3Config(
+        text_config=text,
+        vision_config={**SEEN, "model_type": "idefics3_vision"},
+        image_token_id=tokenizer.convert_tokens_to_ids("<image>"),
+        scale_factor=2,
+        pad_token_id=0,
+    )
+    images = transformers.Idefics3ImageProcessor(
+        size={"longest_edge": 84}, max_image_size={"longest_edge": 28}
+    )
+    processor = transformers.Idefics3Processor(images, tokenizer, image_seq_len=4)
+    return ColIdefics3(config), ColIdefics3Processor(processor)
+
+
+MODELS = {"colmodernvbert": colmodernvbert, "colsmol": colsmol}
 
 
 @torch.no_grad()

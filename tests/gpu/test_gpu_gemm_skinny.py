@@ -164,7 +164,12 @@ def test_gated_feed_forward(
 @skinny
 @pytest.mark.parametrize(
     ("heads", "head_dim", "dims", "k"),
-    [((4, 2), 64, 64, 256), ((32, 8), 64, 64, 2048), ((36, 36), 40, 16, 2304)],
+    [
+        ((4, 2), 64, 64, 256),
+        ((8, 2), 64, 48, 4096),
+        ((32, 8), 64, 64, 2048),
+        ((36, 36), 40, 16, 2304),
+    ],
 )
 def test_rotated_heads(
     precision: Precision,

@@ -167,6 +167,9 @@ def _of_gguf(path: Path, settings: bool) -> GenerationFiles:
         read_settings(generation) if settings else {},
         _named_templates(tokenizer),
         {name: text for name, text in tokenizer.fields.items() if name.endswith("_token")},
+        generation.tokens("decoder_start_token_id", default=0, low=0)
+        if "decoder_start_token_id" in generation.fields
+        else None,
     )
 
 

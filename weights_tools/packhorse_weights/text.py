@@ -143,6 +143,7 @@ def _of_gguf(path: Path) -> TextConfig:
         default_prompt_name=None,
         cls_token=named("cls_token"),
         unk_token=named("unk_token"),
+        eos_token=named("eos_token"),
     )
 
 

@@ -51,6 +51,28 @@ cdef extern from "image/features.h" namespace "packhorse::image" nogil:
                                                            int) except +
 
 
+cdef extern from *:
+    const char* PyUnicode_AsUTF8AndSize(object, Py_ssize_t*) except NULL
+    bytes PyBytes_FromStringAndSize(const char*, Py_ssize_t)
+    char* PyBytes_AsString(object) except NULL
+
+
+cdef extern from "<string_view>" namespace "std" nogil:
+    cdef cppclass string_view:
+        string_view(const char*, size_t)
+
+
+cdef extern from "<span>" namespace "std" nogil:
+    cdef cppclass Bytes "std::span<const uint8_t>":
+        Bytes(const uint8_t*, size_t)
+
+
+cdef extern from "packhorse/_native/file_bytes.h" namespace "packhorse" nogil:
+    size_t base64_size "packhorse::base64::size_of"(string_view)
+    bint c_decode_base64 "packhorse::base64::decode"(string_view, uint8_t*)
+    int64_t c_count_scans "packhorse::count_scans"(Bytes)
+
+
 cdef extern from "packhorse/_native/image.h" namespace "packhorse":
     void add_rows(Pixels&, object, int64_t) except +
     Filter parse_filter(string) except +
@@ -113,3 +135,30 @@ def make_features(list plans not None, values not None, tuple patch not None,
     cdef Rule rule = parse_rule(backend.encode())
     with nogil:
         c_make_features(all_plans, numbers, layout, filter, rule, threads)
+
+
+def decode_base64(str text not None, Py_ssize_t begin):
+    """The bytes that `text`, which is ASCII, stands for from `begin` on; None where it is not
+    base64."""
+    cdef Py_ssize_t size = 0
+    cdef const char* chars = PyUnicode_AsUTF8AndSize(text, &size)
+    if begin < 0 or begin > size:
+        raise ValueError(f"begin is {begin}, but the text has {size} characters")
+    cdef size_t length = size - begin
+    cdef size_t made = base64_size(string_view(chars + begin, length))
+    result = PyBytes_FromStringAndSize(NULL, made)
+    cdef uint8_t* out = <uint8_t*>PyBytes_AsString(result)
+    cdef bint right
+    with nogil:
+        right = c_decode_base64(string_view(chars + begin, length), out)
+    return result if right else None
+
+
+def count_scans(bytes file not None):
+    """How many scans a JPEG file begins, at most."""
+    cdef const uint8_t* data = <const uint8_t*>PyBytes_AsString(file)
+    cdef size_t size = len(file)
+    cdef int64_t count
+    with nogil:
+        count = c_count_scans(Bytes(data, size))
+    return count

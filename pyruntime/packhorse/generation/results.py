@@ -95,7 +95,7 @@ class Generation(GeneratedTokens):
     content      then, the text outside of calls
     attention    where it was asked for (`TextModel.translate`), the weights by which each of `ids`
                  attends to each of `source_ids`, float32 [len(ids), len(source_ids)]: the mean of
-                 all heads of the last layer
+                 all heads of a layer
     source_ids   then, the tokens that the encoder has read
     """
 

@@ -79,8 +79,12 @@ def decode(image: ImageSource, max_pixels: int = MAX_PIXELS) -> Pixels | PillowI
         with open(image, "rb") as file:  # noqa: PTH123  (bytes paths work, too)
             return _of_file(file, f"the file {os.fspath(image)!r}", max_pixels)
     if isinstance(image, bytes | bytearray | memoryview):
-        what = f"an image of {memoryview(image).nbytes} bytes"
-        return _of_file(io.BytesIO(image), what, max_pixels)
+        size = memoryview(image).nbytes
+        opened: Any = _opened(io.BytesIO(image), f"an image of {size} bytes")
+        # Bytes that are in memory go to the decoder at once, instead of in pieces, before each of
+        # which it would wait for the interpreter lock.
+        opened.decodermaxblock = max(size, 1)
+        return _guarded(opened, f"an image of {size} bytes", max_pixels)
     if isinstance(image, pillow().Image):
         return _guarded(image, "the image", max_pixels)
     raise TypeError(

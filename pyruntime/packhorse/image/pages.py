@@ -43,8 +43,8 @@ _SHARED = ("threads", "pin_threads", "attention_algorithm")
 
 
 class PageModel:
-    """A model that makes vectors of images of pages and of questions: ColModernVBERT, ColPali. Made
-    by `load`.
+    """A model that makes vectors of images of pages and of questions: ColModernVBERT, ColPali,
+    ColSmol. Made by `load`.
 
     An encoder of images makes rows of a page, which are input of a language model among the tokens
     of a prompt; a vector comes from each. Results do not depend on what else is in a list. Any
@@ -111,10 +111,10 @@ class PageModel:
             cut = TileSettings.from_config(settings)
             shuffle = int(images.config["pages"]["shuffle"])
             prompts: PagePrompts
-            prompts = TilePrompts.from_config(
-                config, _rows_of((cut.tile, cut.tile), patch, shuffle)
-            )
             texts = TextModel.load(path, asked.device, asked.dtype, tower="text", **given)
+            rows = _rows_of((cut.tile, cut.tile), patch, shuffle)
+            family = str(texts.session.config["family"])
+            prompts = TilePrompts.from_config(config, rows, family)
         else:
             cut = ImageSettings.from_config(settings)
             rows = _rows_of(cut.fixed_size, patch, 1)

@@ -118,7 +118,7 @@ class ImageProcessor:
         rows = [array.reshape(-1, columns) for array in made]
         counts = [0, *(len(array) for array in rows)]
         return Patches(
-            np.concatenate(rows) if rows else np.empty((0, columns), np.float32),
+            _together(rows, columns),
             np.cumsum(counts, dtype=np.int32),
             np.array(grids, np.int32).reshape(-1, 2),
         )
@@ -188,6 +188,13 @@ class ImageProcessor:
             finally:
                 for future in waiting:
                     future.cancel()
+
+
+def _together(rows: list[FloatArray], columns: int) -> FloatArray:
+    """All rows in one array [T, columns]; those of one image are not copied."""
+    if len(rows) == 1:
+        return rows[0]
+    return np.concatenate(rows) if rows else np.empty((0, columns), np.float32)
 
 
 def _as_list(images: Sequence[ImageSource] | ImageSource) -> list[ImageSource]:

@@ -11,6 +11,8 @@ from typing import Any, Protocol
 from packhorse.image.settings import Size
 
 _AUGMENTED = 10  # tokens behind a question, whose vectors the model was trained to use
+# By families of texts: what begins the prompt of an image, and a question.
+_BEGINNINGS = {"colidefics3_text": ("<|im_start|>", "Query: ")}
 
 
 class PagePrompts(Protocol):
@@ -72,7 +74,7 @@ def _token(config: Mapping[str, Any], name: str, default: str) -> str:
 
 @dataclass(frozen=True)
 class TilePrompts:
-    """Prompts of ColModernVBERT (Teiletche et al., arXiv 2510.01149).
+    """Prompts of ColModernVBERT (Teiletche et al., arXiv 2510.01149) and ColSmol.
 
     `image`: the text around an image, which stands for it as `<image>`. `query`: begins a question.
     `rows`: rows of a tile.
@@ -84,15 +86,17 @@ class TilePrompts:
     bare = False
 
     @classmethod
-    def from_config(cls, config: Mapping[str, Any], rows: int) -> TilePrompts:
-        """Reads a processor_config.json; `rows` is what a tile becomes. Raises ValueError."""
+    def from_config(cls, config: Mapping[str, Any], rows: int, family: str) -> TilePrompts:
+        """Reads a processor_config.json; `rows` is what a tile becomes, `family` that of the spec
+        of texts. Raises ValueError."""
         given = config.get("image_seq_len")
         if given is not None and given != rows:
             raise ValueError(f"image_seq_len is {given!r:.80}, but a tile becomes {rows} rows")
+        begin, prefix = _BEGINNINGS.get(family, ("<|begin_of_text|>", ""))
         image = config.get("visual_prompt_prefix") or (
-            "<|begin_of_text|>User:<image>Describe the image.<end_of_utterance>\nAssistant:"
+            f"{begin}User:<image>Describe the image.<end_of_utterance>\nAssistant:"
         )
-        query = config.get("query_prefix") or ""
+        query = config.get("query_prefix") or prefix
         if not isinstance(image, str) or image.count("<image>") != 1 or not isinstance(query, str):
             raise ValueError(
                 f"visual_prompt_prefix is {image!r:.80}, query_prefix {query!r:.80}, expected "

@@ -9,6 +9,7 @@ from dataclasses import Field, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
+from packhorse.load_arguments import cores
 from packhorse.load_options import MACHINE, ServedCall, TextLoadOptions
 from packhorse.option_fields import Option, hints_of, kind_of, kinds_of, said
 
@@ -215,7 +216,8 @@ class Settings:
     )
     max_image_pixels: int = setting(
         1 << 25,
-        "Most pixels of an image (413 for more), and of all that one model decodes at a time.",
+        "Most pixels of an image (413 for more), and of all that four threads of one model decode "
+        "at a time.",
         _LIMITS,
     )
     max_audio_bytes: int = setting(
@@ -282,8 +284,8 @@ class Settings:
     )
     tokenization_workers: int | None = setting(
         None,
-        "Threads that tokenize, and as many that decode images; up to 4 by default, one for each "
-        "core.",
+        "Threads that tokenize, and as many that decode images; by default one for each core, of "
+        "those that tokenize up to 4.",
         _OPERATION,
     )
 
@@ -300,8 +302,13 @@ class Settings:
 
     @property
     def preparing_threads(self) -> int:
-        """Threads that tokenize texts, and as many that decode images."""
-        return self.tokenization_workers or min(4, os.cpu_count() or 1)
+        """Threads that tokenize texts."""
+        return self.tokenization_workers or min(4, cores())
+
+    @property
+    def decoding_threads(self) -> int:
+        """Threads that decode images of each model: an image takes many times what a text does."""
+        return self.tokenization_workers or cores()
 
     @classmethod
     def load(

@@ -782,6 +782,8 @@ class TextModel:
                  of pydantic, or True for any JSON), matches a regular expression as a whole, is
                  one of some texts, or follows a grammar (llama.cpp's GBNF, or Lark). Needs the
                  extra `structured`
+        return_attention, attention_layer
+                 of a model with an encoder, with details: as of `translate`
 
         The other options are those of `Sampling`. What is left out, or None, is as
         generation_config.json or the GGUF file says, else as in `Sampling`: the most probable token
@@ -855,6 +857,8 @@ class TextModel:
         return_attention
                         with details: each `Generation` has `attention`, which tells for each token
                         the tokens of the text that it attends to, and `source_ids`, these
+        attention_layer the layer of the decoder whose heads' mean that is, by default the last one;
+                        0 is the first, and -1 the last
         stream          of one text: gives the pieces as they come, without the beam search that
                         the model's files may ask for
 

@@ -101,10 +101,12 @@ struct GemmShape {
   bool activated = false;  // the layer has an activation
   int least_columns = 0;   // narrower tiles have no kernel for this layer
   bool in_parts = false;   // the sum over k is formed in parts
+  bool float8 = false;     // operands are e4m3, not 16 bits
 };
 
-/// Returns the tiles that have a kernel for a layer with 16-bit operands.
+/// Returns the tiles that have a kernel for a layer.
 inline std::span<const GemmTileCost> tiles_for(const GemmShape& shape) {
+  if (shape.float8) return kGemmTilesFloat8;
   if (shape.in_parts) return kGemmTilesInParts;
   return kGemmTiles;
 }
@@ -114,6 +116,46 @@ inline std::span<const GemmTileCost> tiles_for(const GemmShape& shape) {
 inline constexpr double kStreamedBytesPerUs = 4.1e6;
 inline constexpr double kStreamedBytesPerUsAndSm = 35e3;
 inline constexpr double kLoadedBytesPerUs = 10.5e6;
+
+/// Weights up to this size stay in the L2 cache (50 to 60 MB) while the rows stream by, so one
+/// panel spans all columns. Larger weights are cut into panels of 8 tile columns, and of 32 where
+/// blocks are paired. That gained 12 % with tiles of 128x128 at 8192^3, and 9 to 14 % with pairs of
+/// 128x192 at 2048 -> 16384; 128x192 without pairs lost 9 % at 8192^3 and is never cut.
+inline constexpr int64_t kResidentWeightBytes = 32 << 20;
+inline bool is_cut(GemmTile tile, int64_t n, int64_t k, bool paired) {
+  return 2 * n * k > kResidentWeightBytes && (paired || tile != GemmTile::k128x192);
+}
+inline int panel_of(GemmTile tile, int64_t n, int64_t k, bool paired = false) {
+  return is_cut(tile, n, k, paired) ? (paired ? 32 : 8) : std::numeric_limits<int>::max();
+}
+
+/// Pairs read less of a weight through the L2 cache, at the price of a cluster barrier at each end
+/// of a launch. With weights of 8 MiB or more they gained 2 to 10 % on an H100 (14 shapes of 512 to
+/// 10,308 rows); with 4.5 MiB they lost up to 4 %. A pair's panels are wider, since it passes over
+/// the rows in half as many steps.
+inline constexpr int64_t kPairedWeightBytes = 8 << 20;
+inline constexpr int64_t kPairedRows = 512;
+inline bool is_paired(const GemmTileCost& cost, const GemmShape& shape, int sm_count) {
+  if (cost.m < 128 || shape.rows < kPairedRows || 2 * shape.n * shape.k < kPairedWeightBytes ||
+      shape.float8) {
+    return false;
+  }
+  // An odd number of tiles below each other leaves the last pair half empty.
+  const int64_t below = ceil_div<int64_t>(shape.rows, cost.m);
+  const int64_t beside = ceil_div<int64_t>(shape.n, cost.n);
+  return ceil_div<int64_t>(round_up(below, int64_t{2}) * beside, sm_count) ==
+         ceil_div<int64_t>(below * beside, sm_count);
+}
+
+/// Returns the share of the predicted time that a launch takes whose pairs of blocks go over panels
+/// of a large weight; 1 for all others.
+inline double paired_share(const GemmTileCost& cost, const GemmShape& shape, int sm_count) {
+  if (shape.in_parts || !is_paired(cost, shape, sm_count) ||
+      !is_cut(cost.tile, shape.n, shape.k, true)) {
+    return 1;
+  }
+  return cost.tile == GemmTile::k128x192 ? 0.90 : 0.93;
+}
 
 /// Returns the predicted microseconds for exactly `shape.rows` rows. Of tiles that wait for memory
 /// all the same, the one that computes less is taken for the faster by a hundredth of that.
@@ -126,12 +168,13 @@ inline double predict(const GemmTileCost& cost, const GemmShape& shape, int sm_c
                                             (cost.per_k * static_cast<double>(shape.k) + per_tile);
   // Tiles that lie one below the other share what is read from memory.
   const double to_one = static_cast<double>(waves * cost.n) / static_cast<double>(below);
-  const double streaming = 2.0 * static_cast<double>(shape.k) *
-                           std::max(static_cast<double>(shape.n) / kStreamedBytesPerUs,
-                                    to_one / kStreamedBytesPerUsAndSm);
+  const double row_bytes = static_cast<double>(shape.k) * (shape.float8 ? 1 : 2);
+  const double streaming = row_bytes * std::max(static_cast<double>(shape.n) / kStreamedBytesPerUs,
+                                                to_one / kStreamedBytesPerUsAndSm);
   const int64_t loaded = std::min<int64_t>(shape.rows, cost.m) + cost.n;  // rows of k, by a tile
-  const double loading = 2.0 * static_cast<double>(shape.k * tiles * loaded) / kLoadedBytesPerUs;
-  return std::max({computing, streaming, loading}) + computing / 100;
+  const double loading = row_bytes * static_cast<double>(tiles * loaded) / kLoadedBytesPerUs;
+  return std::max({computing, streaming, loading}) * paired_share(cost, shape, sm_count) +
+         computing / 100;
 }
 
 struct GemmConfig {
@@ -143,32 +186,6 @@ struct GemmConfig {
   int panel = 0;
   bool operator==(const GemmConfig&) const = default;
 };
-
-/// Weights up to this size stay in the L2 cache (50 to 60 MB) while the rows stream by, so one
-/// panel spans all columns. Larger weights are cut into panels of 8 tile columns. That gained 12 %
-/// with tiles of 128x128 at 8192^3 but lost 9 % with 128x192, which are therefore never cut.
-inline constexpr int64_t kResidentWeightBytes = 32 << 20;
-inline int panel_of(GemmTile tile, int64_t n, int64_t k, bool paired = false) {
-  const bool cut = 2 * n * k > kResidentWeightBytes && tile != GemmTile::k128x192;
-  return cut ? (paired ? 32 : 8) : std::numeric_limits<int>::max();
-}
-
-/// Pairs read less of a weight through the L2 cache, at the price of a cluster barrier at each end
-/// of a launch. With weights of 8 MiB or more they gained 2 to 10 % on an H100 (14 shapes of 512 to
-/// 10,308 rows); with 4.5 MiB they lost up to 4 %. A pair's panels are wider, since it passes over
-/// the rows in half as many steps.
-inline constexpr int64_t kPairedWeightBytes = 8 << 20;
-inline constexpr int64_t kPairedRows = 512;
-inline bool is_paired(const GemmTileCost& cost, const GemmShape& shape, int sm_count) {
-  if (cost.m < 128 || shape.rows < kPairedRows || 2 * shape.n * shape.k < kPairedWeightBytes) {
-    return false;
-  }
-  // An odd number of tiles below each other leaves the last pair half empty.
-  const int64_t below = ceil_div<int64_t>(shape.rows, cost.m);
-  const int64_t beside = ceil_div<int64_t>(shape.n, cost.n);
-  return ceil_div<int64_t>(round_up(below, int64_t{2}) * beside, sm_count) ==
-         ceil_div<int64_t>(below * beside, sm_count);
-}
 
 /// Returns the predicted microseconds of a launch that serves all row counts of a captured graph,
 /// from about eight ninths of the largest on: the mean over these counts. The largest alone would
@@ -196,9 +213,9 @@ inline GemmConfig select_gemm(const GemmShape& shape, int sm_count) {
     if (time < best) {
       best = time;
       config.tile = cost.tile;
+      config.paired = is_paired(cost, shape, sm_count);
     }
   }
-  config.paired = is_paired(cost_of(config.tile), shape, sm_count);
   config.panel = panel_of(config.tile, shape.n, shape.k, config.paired);
   return config;
 }
@@ -211,19 +228,11 @@ inline double predict(const GemmConfig& config, const GemmShape& shape, int sm_c
 
 /// Returns the tile with the lowest predicted time for e4m3 operands. With `float8_out` the result
 /// is e4m3, too.
-inline GemmConfig select_gemm_float8(const GemmShape& shape, bool float8_out, int sm_count) {
-  GemmConfig config;
-  double best = std::numeric_limits<double>::infinity();
-  for (const GemmTileCost& cost : kGemmTilesFloat8) {
-    // A row of a stored box has at least 32 bytes.
-    if (cost.n < shape.least_columns || (float8_out && cost.n < 32)) continue;
-    const double time =
-        shape.counted ? predict_counted(cost, shape, sm_count) : predict(cost, shape, sm_count);
-    if (time < best) {
-      best = time;
-      config.tile = cost.tile;
-    }
-  }
+inline GemmConfig select_gemm_float8(GemmShape shape, bool float8_out, int sm_count) {
+  shape.float8 = true;
+  // A row of a stored box has at least 32 bytes.
+  if (float8_out) shape.least_columns = std::max(shape.least_columns, 32);
+  GemmConfig config = select_gemm(shape, sm_count);
   config.panel = panel_of(config.tile, shape.n, shape.k / 2);
   return config;
 }

@@ -15,7 +15,10 @@ namespace packhorse {
 /// A digest that nobody can find two contents of, such as SHA-256 of the rows.
 using ContentDigest = std::array<uint8_t, 32>;
 
-/// Tokens of a prompt whose input is not the row of their id, but all of one content.
+/// Tokens of a prompt whose input is not the row of their id, but all of one content. Requests of
+/// the public API bring no rows, and so no contents: a digest without its rows would keep pages
+/// apart and change no token, as Sampling::cache_salt does. Whoever adds rows to requests makes the
+/// digest of them, so that no caller can give that of others.
 struct PromptContent {
   int64_t first = 0;
   int64_t count = 0;

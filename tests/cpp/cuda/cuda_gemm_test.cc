@@ -48,6 +48,8 @@ TEST(gemm_tiles_of_known_shapes) {
   CHECK(tile(1151, 768, 3072) == GemmTile::kHalves64x128);
   CHECK(tile(581, 768, 3072) == GemmTile::k64x64);
   CHECK(tile(128, 768, 3072) == GemmTile::k64x16);
+  CHECK(tile(2048, 16384, 2048) == GemmTile::k128x128);
+  CHECK(tile(8192, 16384, 2048) == GemmTile::k128x192);
   CHECK(tile(16, 12288, 12288) == GemmTile::k64x32);  // takes as long as reading its weights
 }
 
@@ -91,7 +93,7 @@ TEST(gemm_skinny_tiles_have_room_for_their_parts) {
   }
 }
 
-/// What kernels of clusters rely on.
+/// Checks that a tile is as the kernels of clusters need it.
 void check_cluster_tile(const GemmSplitkClusterTile& tile, int64_t n, int64_t k) {
   const int parts = tile.parts;
   const int tile_rows = 64 * tile.groups;
@@ -174,7 +176,8 @@ TEST(gemm_panels_cut_large_weights_only) {
   for (int64_t rows : {256, 1024, 8192}) {
     const GemmConfig config = select_gemm({rows, 8192, 8192}, kSms);
     const int panel = config.paired ? 32 : 8;
-    CHECK(config.tile == GemmTile::k128x192 ? config.panel > 8192 : config.panel == panel);
+    const bool cut = config.paired || config.tile != GemmTile::k128x192;
+    CHECK(cut ? config.panel == panel : config.panel > 8192);
   }
 }
 

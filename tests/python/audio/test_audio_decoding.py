@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import struct
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -11,22 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from audio_files import broken_files, header, tone, written
 from packhorse.audio import load_audio
 
-soundfile = pytest.importorskip("soundfile")
 pytest.importorskip("soxr")
-
-
-def tone(rate: int, seconds: float = 0.5, hertz: float = 440.0) -> np.ndarray:
-    return (0.5 * np.sin(2 * np.pi * hertz * np.arange(int(rate * seconds)) / rate)).astype(
-        np.float32
-    )
-
-
-def written(samples: np.ndarray, rate: int, form: str, kind: str) -> bytes:
-    file = io.BytesIO()
-    soundfile.write(file, samples, rate, format=form, subtype=kind)
-    return file.getvalue()
 
 
 @pytest.mark.parametrize(
@@ -80,19 +67,6 @@ def test_empty() -> None:
     assert load_audio(written(np.zeros(0), 16000, "WAV", "PCM_16")).size == 0
 
 
-def header(channels: int = 1, rate: int = 16000, size: int = 0) -> bytes:
-    """A WAV header that claims so many bytes."""
-    form = struct.pack("<HHIIHH", 1, channels, rate, 2 * channels * rate, 2 * channels, 16)
-    return (
-        b"RIFF"
-        + struct.pack("<I", 0xFFFFFFFF)
-        + b"WAVEfmt "
-        + struct.pack("<I", 16)
-        + form
-        + (b"data" + struct.pack("<I", size))
-    )
-
-
 @pytest.mark.parametrize(
     ("audio", "message"),
     [
@@ -102,27 +76,30 @@ def header(channels: int = 1, rate: int = 16000, size: int = 0) -> bytes:
         (np.zeros(3, np.uint8), "array of uint8"),
         (np.array([0, np.nan], np.float32), "nan at sample 1, expected finite numbers"),
         (np.array([1e300, 0]), "inf at sample 0, expected finite numbers"),
-        (written(np.array([0.0, np.inf]), 16000, "WAV", "FLOAT"), "inf at sample 1"),
-        (b"", "no audio"),
         (b"RIFF", "no audio"),
-        (b"not audio at all" * 100, "no audio"),
-        (header(channels=0) + bytes(100), "has 0 channels, expected 1 to 64"),
-        (header(channels=65) + bytes(100), "has 65 channels, expected 1 to 64"),
-        (header(rate=0) + bytes(100), "has a rate of 0 Hz, expected 100 to 1048576"),
         (header(rate=1 << 30) + bytes(100), "has a rate of 1073741824 Hz"),
         (header(size=200) + bytes(100), "ends after 100 bytes of samples, its header says 200"),
-        (written(tone(16000), 16000, "WAV", "PCM_16")[:-1], "ends after 15999 bytes"),
-        (written(tone(16000), 16000, "WAV", "PCM_16")[:30], "no audio"),
         (written(tone(16000), 16000, "OGG", "VORBIS")[:2000], "no audio|ends after|broken"),
         (written(np.full(9, 1e38), 16000, "WAV", "FLOAT"), "1.*e.37 at sample 0, expected finite"),
         (written(np.full(9, 1e300), 16000, "WAV", "DOUBLE"), "inf at sample 0, expected finite"),
-        (written(tone(16000), 16000, "FLAC", "PCM_16")[:3000], "ends after|broken|no audio"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",  # a file says when it was written
 )
 def test_refused(audio: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         load_audio(audio)
+
+
+@pytest.mark.parametrize("name", broken_files())
+def test_broken_files(name: str, tmp_path: Path) -> None:
+    data, message = broken_files()[name]
+    path = tmp_path / "a.audio"
+    path.write_bytes(data)
+    begin = resident()
+    for one in (data, path):
+        with pytest.raises(ValueError, match=message):
+            load_audio(one)
+    assert resident() - begin < 64 << 20
 
 
 @pytest.mark.parametrize("size", [0xFFFFFFFF, 0xFFFFFFFE, 0x7FFFFFFE])

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+from audio_files import broken_files, written
 from checkpoints import GOLDEN
 from command_line import entry_point, failed
 from packhorse.audio import Segment, Transcription, Word
@@ -103,7 +105,6 @@ def test_shell(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Files side by side become files of subtitles; what is wrong is said before a model loads."""
-    soundfile = pytest.importorskip("soundfile")
     run = entry_point(monkeypatch, capsys)
     model, out = GOLDEN / "speech" / "whisper", tmp_path / "out"
     files = [tmp_path / "a.wav", tmp_path / "b.wav"]
@@ -111,7 +112,7 @@ def test_shell(
     assert failed(run("transcribe", model, files[0], "-f", "pdf"), "--format is 'pdf'")
     assert failed(run("transcribe", model, files[0]), "there is no file")
     for file in files:
-        soundfile.write(file, np.zeros(8000), 16000)
+        file.write_bytes(written(np.zeros(8000), 16000, "WAV", "PCM_16"))
     assert failed(run("transcribe", model, *files, "-o", out), "is no folder")
     out.mkdir()
     assert failed(run("transcribe", model, files[0], files[0], "-o", out), "one name")
@@ -125,3 +126,18 @@ def test_shell(
     assert failed(run("transcribe", model, files[0], "--vad", "--vad-model", none), "no file")
     said = run("transcribe", model, files[0], "-f", "vtt", "--mode", "chunked", *more)
     assert said.out.startswith("WEBVTT\n")
+
+
+def test_shell_refuses_broken_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each by its name and by what is wrong with it, though a whole one stands beside it."""
+    run = entry_point(monkeypatch, capsys)
+    model, whole, broken = GOLDEN / "speech" / "whisper", tmp_path / "a.wav", tmp_path / "b.wav"
+    whole.write_bytes(written(np.zeros(8000), 16000, "WAV", "PCM_16"))
+    for name in ("cut", "0 channels", "2^31 samples", "NaN"):
+        data, message = broken_files()[name]
+        broken.write_bytes(data)
+        said = run("transcribe", model, whole, broken, "--kv-tokens", 4096)
+        assert failed(said, str(broken)), name
+        assert re.search(message, said.err), said.err

@@ -31,7 +31,12 @@ from packhorse_weights.text import read_text_config
 from quantized_folders import all_layers, gptq_folder
 
 FOLDERS = ("bert-dense", "modernbert-reranker", "qwen3-reranker")
-GGUFS = sorted(path.stem for path in (GOLDEN / "gguf").glob("*.gguf") if path.stem != "types")
+GGUFS = sorted(
+    f"{folder}/{path.stem}"
+    for folder in ("gguf", "gguf_t5")
+    for path in (GOLDEN / folder).glob("*.gguf")
+    if path.stem != "types"
+)
 # Values that metadata can hold: no objects, and arrays of one kind.
 _METADATA: tuple[Any, ...] = (
     *(value for value in VALUES if type(value) in (str, int, float, bool)),
@@ -147,7 +152,7 @@ def read_model(file: GgufFile) -> None:
 
 @pytest.mark.parametrize("name", GGUFS)
 def test_metadata_of_gguf(name: str) -> None:
-    file = read_gguf(GOLDEN / "gguf" / f"{name}.gguf")
+    file = read_gguf(GOLDEN / f"{name}.gguf")
     for key in file.metadata:
         reader = read_tokenizer if key.startswith("tokenizer") else read_model
         for value in _METADATA:

@@ -152,6 +152,11 @@ def test_the_default_length(tokenizer: TextTokenizer) -> None:
         assert made.usage.prompt_tokens + len(made.ids) == 100
 
 
+def test_there_is_no_source_to_attend_to(model: Model) -> None:
+    with pytest.raises(ValueError, match="return_attention is True.* no encoder beside its decod"):
+        model.generate("the", details=True, return_attention=True)
+
+
 @pytest.mark.parametrize("prompt", [None, 3, b"a", {"a": 1}, {"a"}])
 def test_prompts_that_are_none(model: Model, prompt: Any) -> None:
     with pytest.raises(ValueError, match="prompts is .*, expected a text, or texts in an order"):

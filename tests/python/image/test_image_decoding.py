@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from packhorse.image import decode
+from packhorse.image.file_bytes import count_scans, from_base64
 from PIL import Image
 
 SHAPE = (12, 17)
@@ -160,3 +162,38 @@ def test_nothing_is_decoded_beyond_the_limit() -> None:
 def test_what_is_no_image(source: Any, kind: type[Exception], message: str) -> None:
     with pytest.raises(kind, match=message):
         decode(source)
+
+
+def test_base64_is_what_python_makes_of_it() -> None:
+    random = np.random.default_rng(0)
+    for size in (*range(12), 1000, 65_537):
+        data = random.bytes(size)
+        text = base64.b64encode(data).decode()
+        assert from_base64(text) == data
+        assert from_base64("data:,ä"[:6] + text, 6) == data
+        assert count_scans(data) == data.count(b"\xff\xda")
+    assert count_scans(b"\xff\xda\xff\xff\xda\xda\xff") == 2
+
+
+def test_what_is_no_base64() -> None:
+    """Every character but one of the alphabet at every place, and padding where there is none."""
+    alphabet = base64.b64encode(bytes(range(256))).decode()
+    for place in range(8):
+        for character in map(chr, [*range(256), 0x101, 0xD800]):
+            text = "QUJDREVG"[:place] + character + "QUJDREVG"[place + 1 :]
+            right = character in alphabet[:-2] or (character, place) == ("=", 7)
+            assert (from_base64(text) is not None) == right, (place, character)
+    for text in (
+        "=",
+        "==",
+        "A",
+        "AA",
+        "AAA",
+        "A===",
+        "====",
+        "AA=A",
+        "AAAA=",
+        "AA==AAAA",
+        "QUI="[::-1],
+    ):
+        assert from_base64(text) is None, text

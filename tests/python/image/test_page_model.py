@@ -14,6 +14,11 @@ from image_cases import SIZES, image
 from packhorse import Session
 from packhorse.patches import patches_of
 from packhorse_weights import convert, inspect_checkpoint
+from packhorse_weights.architectures import pages
+from packhorse_weights.architectures.towers import tower_part
+from packhorse_weights.config import Config
+from packhorse_weights.formats.safetensors import read_safetensors, write_safetensors
+from packhorse_weights.tensor import Tensor
 
 pytestmark = pytest.mark.skipif(
     "cpu" not in packhorse.available_devices(), reason="for the CPU backend"
@@ -35,7 +40,7 @@ def golden(name: str = "colmodernvbert") -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("converted", [False, True])
-@pytest.mark.parametrize("name", ["colmodernvbert", "colpali"])
+@pytest.mark.parametrize("name", ["colmodernvbert", "colpali", "colsmol"])
 def test_vectors_and_scores_are_those_of_transformers(
     name: str, converted: bool, tmp_path: Path
 ) -> None:
@@ -60,18 +65,20 @@ def test_vectors_and_scores_are_those_of_transformers(
         assert model.score([], pages).shape == (0, len(pages))
 
 
-def test_a_page_alone_and_among_others() -> None:
-    with PageModel.load(FOLDER) as model:
+@pytest.mark.parametrize("name", ["colmodernvbert", "colsmol"])
+def test_a_page_alone_and_among_others(name: str) -> None:
+    with PageModel.load(GOLDEN / name) as model:
         together = model.embed_images([image(number) for number in IMAGES])
-    with PageModel.load(FOLDER, threads=1, max_sequences=1, max_tokens=16) as model:
+    with PageModel.load(GOLDEN / name, threads=1, max_sequences=1, max_tokens=16) as model:
         for number in IMAGES:
             assert (model.embed_images(image(number))[0] == together[number]).all()
 
 
+@pytest.mark.parametrize("name", ["colmodernvbert", "colsmol"])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_16_bits(dtype: Any) -> None:
-    expected = golden()
-    with PageModel.load(FOLDER, dtype=dtype) as model:
+def test_16_bits(name: str, dtype: Any) -> None:
+    expected = golden(name)
+    with PageModel.load(GOLDEN / name, dtype=dtype) as model:
         for number, found in enumerate(model.embed_images([image(0), image(4)])):
             wanted = expected[f"image_vectors_{(0, 4)[number]}"]
             assert (found * wanted).sum(axis=1).min() > 0.99
@@ -209,3 +216,93 @@ def test_folders_that_are_refused(tmp_path: Path) -> None:
         path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
         with pytest.raises(ValueError, match=message):
             PageModel.load(folder)
+
+
+def test_folders_of_colsmol_that_are_refused(tmp_path: Path) -> None:
+    folder = shutil.copytree(GOLDEN / "colsmol", tmp_path / "sides")
+    fields = json.loads((folder / "config.json").read_text())
+    fields["vision_config"]["image_size"] = 21
+    (folder / "config.json").write_text(json.dumps(fields))
+    with pytest.raises(ValueError, match="an image has 3 x 3 patches, expected the same power"):
+        PageModel.load(folder)
+    folder = shutil.copytree(GOLDEN / "colsmol", tmp_path / "whole")
+    weights = read_safetensors(GOLDEN / "colsmol" / "model.safetensors")
+    plain = {name: tensor for name, tensor in weights.items() if not name.startswith("linear.")}
+    write_safetensors(folder / "model.safetensors", plain, dict.fromkeys(plain, "float32"))
+    with pytest.raises(ValueError, match="no matrix named linear.weight, which makes vectors"):
+        PageModel.load(folder)
+
+
+def test_sizes_of_colsmol() -> None:
+    """A config that names what differs from the defaults of Idefics3, as the base of ColSmol-256M
+    does: 64 rows of 576 columns of a tile."""
+    seen = {"hidden_size": 768, "image_size": 512, "num_attention_heads": 12, "patch_size": 16}
+    text = {
+        "hidden_size": 576, "intermediate_size": 1536, "num_attention_heads": 9,
+        "num_hidden_layers": 30, "num_key_value_heads": 3, "vocab_size": 49280,
+        "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "rope_theta": 100000,
+    }  # fmt: skip
+    whole = {"model_type": "idefics3", "image_token_id": 49190, "scale_factor": 4}
+    config = Config({**whole, "text_config": text, "vision_config": seen}, "config.json")
+    made = pages.SMOL_TEXT.spec("colidefics3_text", tower_part(config, "text"))
+    assert made["rows"] == {"features": 768 * 4 * 4, "bias": False, "id": 49190}
+    assert (made["num_heads"], made["num_kv_heads"], made["head_dim"]) == (9, 3, 64)
+    assert made["attention"]["mask"] == "causal"
+    made = pages.SMOL_IMAGES.spec("colidefics3_vision", tower_part(config, None))
+    places = made["patches"]["positions"]
+    assert places["rows"] * places["columns"] // made["pages"]["shuffle"] ** 2 == 64
+    assert (made["num_layers"], made["intermediate_size"], made["num_heads"]) == (12, 3072, 12)
+
+
+def adapted(folder: Path, modules: list[str]) -> dict[str, Any]:
+    """Puts an adapter of rank 2 and alpha 6 beside a model's files. Returns the model's tensors,
+    with the adapter added to them."""
+    tensors = read_safetensors(folder / "model.safetensors")
+    merged = {name: tensor.data.copy() for name, tensor in tensors.items()}
+    draw = np.random.default_rng(5)
+    pairs = {}
+    for module in modules:
+        rows, columns = merged[f"{module}.weight"].shape
+        a = draw.normal(0, 0.3, (2, columns)).astype(np.float32)
+        b = draw.normal(0, 0.3, (rows, 2)).astype(np.float32)
+        pairs[f"base_model.model.{module}.lora_A.weight"] = Tensor(a, "float32")
+        pairs[f"base_model.model.{module}.lora_B.weight"] = Tensor(b, "float32")
+        change = (b.astype(np.float64) * 3 @ a).astype(np.float32)
+        merged[f"{module}.weight"] += change
+    write_safetensors(folder / "adapter_model.safetensors", pairs, dict.fromkeys(pairs, "float32"))
+    config = {"peft_type": "LORA", "r": 2, "lora_alpha": 6, "base_model_name_or_path": "a/base"}
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    return {name: Tensor(data, "float32") for name, data in merged.items()}
+
+
+def test_an_adapter_beside_colsmol(tmp_path: Path) -> None:
+    """Layers of both halves and the one that makes vectors: as if they had been trained as a
+    whole."""
+    folder = shutil.copytree(GOLDEN / "colsmol", tmp_path / "model")
+    modules = [
+        "model.text_model.layers.1.self_attn.k_proj",
+        "model.text_model.layers.2.mlp.down_proj",
+        "model.vision_model.encoder.layers.0.self_attn.q_proj",
+        "model.connector.modality_projection.proj",
+        "linear",
+    ]
+    tensors = adapted(folder, modules)
+    whole = shutil.copytree(GOLDEN / "colsmol", tmp_path / "whole")
+    (whole / "model.safetensors").unlink()
+    write_safetensors(whole / "model.safetensors", tensors, dict.fromkeys(tensors, "float32"))
+    with PageModel.load(folder) as model, PageModel.load(whole) as expected:
+        for mine, wanted in (
+            (model.embed_queries("what"), expected.embed_queries("what")),
+            (model.embed_images(image(0))[0], expected.embed_images(image(0))[0]),
+        ):
+            assert np.abs(mine - wanted).max() <= MAX_ABS_ERROR
+    assert np.abs(wanted - golden("colsmol")["image_vectors_0"]).max() > 0.01
+    path = folder / "adapter_model.safetensors"
+    pairs = {
+        name.replace("layers.1.", "layers.3."): tensor
+        for name, tensor in read_safetensors(path).items()
+    }
+    pairs = {name: Tensor(tensor.data.copy(), "float32") for name, tensor in pairs.items()}
+    write_safetensors(path, pairs, dict.fromkeys(pairs, "float32"))
+    with pytest.raises(ValueError, match="layers.3.self_attn.k_proj is no dense .*\\('a/base'\\)"):
+        PageModel.load(folder)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from audio_files import broken_files
 from checkpoints import GOLDEN
 from packhorse.audio import AudioModel
 from packhorse.audio.subtitles import render
@@ -150,6 +152,15 @@ def test_refused(client: Client, fields: dict[str, str], file: bytes | None, mes
     answer = ask(client, file=file, **fields)
     assert answer.status in (400, 404), answer.body
     assert message in answer.json["error"]["message"]
+
+
+def test_broken_files(client: Client) -> None:
+    """Each is refused by what is wrong with it, and the next request is answered."""
+    for name, (data, message) in broken_files().items():
+        answer = ask(client, file=data)
+        assert answer.status == 400, name
+        assert re.search(message, answer.json["error"]["message"]), answer.json
+    assert ask(client, beam_size=1).status == 200
 
 
 def test_lists_of_models(client: Client) -> None:

@@ -25,6 +25,7 @@ from packhorse.load_options import ServedCall
 from packhorse.serve import ModelSettings
 from picture_models import picture_model, write_pictures
 from serve_room import PACKAGES, Client, make_models, serving, settings_for, wait_until
+from text_to_text_models import make_folder
 from tiny_tokenizer import with_tokenizer
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ EMBED, RERANK, CLASSIFY, TAG = "Compare texts", "Rerank", "Classify", "Find enti
 ANSWER, SPARSE, CHAT, CONTINUE = "Answer", "Words of a text", "Chat", "Continue a text"
 NAME, CLASSES, PICTURES = "Name a picture", "Classify a picture", "Compare pictures"
 SPEECH = "Write down speech"
+TRANSLATE, SUMMARIZE, CONVERT = "Translate", "Summarize", "Text to text"
 TABS = {
     "minilm": [EMBED],
     "lm": [CHAT, CONTINUE],
@@ -53,6 +55,8 @@ TABS = {
     "clip": [EMBED, NAME, PICTURES],
     "deit": [CLASSES, PICTURES],
     "whisper": [SPEECH],
+    "marian": [TRANSLATE, SUMMARIZE, CONVERT],
+    "mbart": [TRANSLATE, SUMMARIZE, CONVERT],
 }
 TEXTS = [
     "Mules and donkeys carried goods across the mountains.",
@@ -78,7 +82,12 @@ def room(minilm: Path, smollm2: Path, tmp_path_factory: pytest.TempPathFactory) 
     for name in ("clip", "deit"):
         folders[name] = picture_model(name, root / name)
     folders["whisper"] = GOLDEN / "speech" / "whisper"
-    own: dict[str, ServedCall] = {"lm": {"kv_tokens": 4096}, "whisper": {"kv_tokens": 8192}}
+    for name in ("marian", "mbart"):
+        folders[name] = make_folder(root / name, name)
+    own: dict[str, ServedCall] = {
+        **{name: {"kv_tokens": 4096} for name in ("lm", "marian", "mbart")},
+        "whisper": {"kv_tokens": 8192},
+    }
     models = [ModelSettings(name, str(folders[name]), options=own.get(name, {})) for name in TABS]
     with serving(settings_for(*models)) as (client, _):
         yield Room(client, folders)
@@ -364,7 +373,66 @@ def test_pictures_are_compared(page: Page, room: Room, pictures: list[Path]) -> 
     expect(form.locator("figcaption")).to_have_text([path.name for path in pictures])
 
 
-# --- generation
+# --- text to text
+
+
+def test_a_text_is_translated(page: Page, room: Room) -> None:
+    text = "the cat sat on the mat"
+    with TextModel.load(room.folders["mbart"], kv_tokens=4096) as model:
+        plain, beams = (
+            model.translate(text, source="de_DE", target="fr_XX", details=True, **options)
+            for options in ({"max_new_tokens": 5}, {"num_beams": 3, "n": 2})
+        )
+    form = opened(page, room, "mbart")
+    source, target = (form.locator(f"[name={name}]") for name in ("source", "target"))
+    form.locator("[name=text]").fill(text)
+    expect(source.locator("option").first).to_have_text("by default English (en_XX)")
+    expect(source.locator("option")).to_have_count(target.locator("option").count())
+    # A model that must be told a target is asked nothing without one.
+    form.get_by_role("button", name="Translate").click()
+    assert target.evaluate("(select) => select.validity.valueMissing")
+    expect(form.locator(".requests")).to_have_count(0)
+    source.select_option("German (de_DE)")
+    target.select_option("fr_XX")
+    form.locator("[name=most]").fill("5")
+    form.get_by_role("button", name="Translate").click()
+    expect(form.locator(".result")).to_have_text(plain.text)
+    form.locator("[name=most]").fill("")
+    form.locator("[name=beams]").fill("3")
+    form.locator("[name=n]").fill("2")
+    form.get_by_role("button", name="Translate").click()
+    expect(form.locator("ol .what")).to_have_text([one.text for one in beams])
+    expect(form.locator("ol .score")).to_have_text([f"{one.score:.4f}" for one in beams])
+    command = form.locator(".requests pre").text_content() or ""
+    assert '"src_lang":"de_DE","tgt_lang":"fr_XX"' in command
+    screenshot(page, "page_translate")
+    form.locator("[name=n]").fill("4")
+    form.get_by_role("button", name="Translate").click()
+    expect(form.get_by_role("alert")).to_contain_text("num_return_sequences is 4")
+    expect(form.locator(".what")).to_have_count(0)
+
+
+def test_a_model_of_one_direction(page: Page, room: Room) -> None:
+    with TextModel.load(room.folders["marian"], kv_tokens=4096) as model:
+        translated, summary = model.translate("hello world"), model.summarize("hello world")
+        made = model.generate("hello world")
+    form = opened(page, room, "marian")
+    expect(form.locator("[name=target] option")).to_have_text(
+        ["by default German (de)", "German (de)"]
+    )
+    form.locator("[name=text]").fill("hello world")
+    form.get_by_role("button", name="Translate").click()
+    expect(form.locator(".result")).to_have_text(translated)
+    form = opened(page, room, "marian", SUMMARIZE)
+    form.locator("[name=text]").fill("hello world")
+    form.get_by_role("button", name="Summarize").click()
+    expect(form.locator(".result")).to_have_text(summary)
+    form = opened(page, room, "marian", CONVERT)
+    form.locator("[name=prompt]").fill("hello world")
+    form.locator("[name=most]").fill("12")
+    form.get_by_role("button", name="Write").click()
+    expect(form.locator(".figures")).to_contain_text("tokens read")
+    expect(form.locator(".result")).to_have_text(made)
 
 
 # --- speech
@@ -412,6 +480,9 @@ def test_a_recording_is_written_down(page: Page, room: Room) -> None:
     assert samples.ndim == 1
     assert samples.size > 8000
     assert 0.01 < np.abs(samples).max() <= 1
+
+
+# --- generation
 
 
 def test_chat_comes_piece_by_piece(page: Page, room: Room) -> None:

@@ -158,7 +158,7 @@ def test_the_request_has_no_longer_than_all_of_it(model: str) -> None:
 
 
 def test_pipelined_requests_wait_their_turn(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All are answered, in order, and few are begun before their turn."""
+    """All are answered, in order, and few are begun before their turn, behind a long body, too."""
     begun: list[int] = []
     complete = Connection.on_headers_complete
 
@@ -169,6 +169,9 @@ def test_pipelined_requests_wait_their_turn(model: str, monkeypatch: pytest.Monk
     monkeypatch.setattr(Connection, "on_headers_complete", counted)
     count = 3000
     ids = [b"GET /health HTTP/1.1\r\nx-request-id: %d\r\n\r\n" % i for i in range(count - 1)]
+    length = 200_000
+    long = b"POST /predict HTTP/1.1\r\nx-request-id: 0\r\ncontent-length: %d\r\n\r\n" % length
+    ids[0] = long + b"x" * length
     last = b"GET /health HTTP/1.1\r\nconnection: close\r\n\r\n"
     with (
         serving(settings_for(model)) as (client, _),
@@ -181,6 +184,20 @@ def test_pipelined_requests_wait_their_turn(model: str, monkeypatch: pytest.Monk
     found = [line for line in answer.split(b"\r\n") if line.startswith(b"x-request-id: ")]
     assert found[:-1] == [b"x-request-id: %d" % i for i in range(count - 1)]
     assert max(begun) < 150
+
+
+def test_long_bodies_one_behind_the_other(served: tuple[Client, Any]) -> None:
+    """Each body is read up to its end, wherever parts of it end, and no further."""
+    client, _ = served
+    bodies = [json.dumps({"inputs": "a", "ignored": "x" * size}) for size in (200_000, 1, 70_001)]
+    requests = [HEAD + b"content-length: %d\r\n\r\n%s" % (len(one), one.encode()) for one in bodies]
+    end = b"GET /health HTTP/1.1\r\nconnection: close\r\n\r\n"
+    with connect(client) as connection, ThreadPoolExecutor(1) as thread:
+        sending = thread.submit(connection.sendall, b"".join([*requests, end]))
+        answer = read_all(connection)
+        sending.result(SECONDS)
+    assert answer.count(b"ignored") == len(bodies)
+    assert answer.count(b"HTTP/1.1 200") == 1
 
 
 def test_what_comes_while_one_is_answered_is_left_to_the_client(

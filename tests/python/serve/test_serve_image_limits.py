@@ -223,8 +223,10 @@ def test_images_are_read_beside_the_event_loop(
     assert all(name.startswith("packhorse-image-") for name in threads)
 
 
-def test_budget_of_pixels() -> None:
-    budget = image_inputs.PixelBudget(100)
+@pytest.mark.parametrize("total", [None, 250])
+def test_budget_of_pixels(total: int | None) -> None:
+    """Threads decode as many pixels at a time as they may, and no more."""
+    budget = image_inputs.PixelBudget(100, total)
     held, most, lock = [0], [0], threading.Lock()
 
     def decode(pixels: int) -> None:
@@ -242,7 +244,8 @@ def test_budget_of_pixels() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert most[0] <= 100
+    assert most[0] <= (total or 100)
+    assert total is None or most[0] > 100
     with budget.room(100):
         pass
 

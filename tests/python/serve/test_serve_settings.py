@@ -257,3 +257,12 @@ def test_errors_of_loading_reach_who_runs_it(tmp_path: Path, minilm: Path) -> No
         taken = settings_for(f"m={minilm}", port=client.port)
         with pytest.raises(OSError, match=f"cannot listen at 127.0.0.1 port {client.port}"):
             serving(taken).__enter__()
+
+
+def test_images_have_a_thread_for_each_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts have up to four: one takes a small part of the time of an image."""
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(16)))
+    settings = Settings()
+    assert (settings.preparing_threads, settings.decoding_threads) == (4, 16)
+    settings = Settings(tokenization_workers=3)
+    assert (settings.preparing_threads, settings.decoding_threads) == (3, 3)

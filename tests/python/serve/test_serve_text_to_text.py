@@ -77,6 +77,50 @@ def test_a_translation_by_an_adapter(tmp_path: Path) -> None:
             assert [one["translation_text"] for one in answer.json] == texts
 
 
+def test_several_translations(client: Client, models: dict[str, TextModel]) -> None:
+    beams = {"num_beams": 3, "num_return_sequences": 2}
+    parameters = {"generate_parameters": beams}
+    made = models["marian"].translate(TEXTS, num_beams=3, n=2, details=True)
+    answer = client.post("/translate", {"inputs": TEXTS, "parameters": parameters})
+    assert answer.status == 200, answer.json
+    expected = [[(one.text, one.score) for one in each] for each in made]
+    assert len(set(expected[0])) == 2
+    found = [
+        [(one["translation_text"], one.get("score", 0)) for one in each] for each in answer.json
+    ]
+    assert found == expected
+    alone = client.post("/translate", {"inputs": TEXTS[0], "parameters": parameters})
+    assert alone.json == answer.json[0]
+    beams["num_return_sequences"] = 4
+    refused = client.post("/translate", {"inputs": TEXTS[0], "parameters": parameters})
+    assert refused.status == 422
+    assert "num_return_sequences is 4, expected at most num_beams" in refused.json["error"]
+
+
+def test_models_say_their_methods_and_languages(
+    client: Client, models: dict[str, TextModel]
+) -> None:
+    about = {one["name"]: one for one in client.get("/models").json}
+    for name in ("marian", "mbart"):
+        assert about[name]["methods"] == ["generate", "summarize", "translate"]
+    assert "languages" not in about["minilm"]
+    one_way = {
+        "source": {"codes": ["en"], "default": "en", "required": False},
+        "target": {"codes": ["de"], "default": "de", "required": False},
+    }
+    assert about["marian"]["languages"] == one_way
+    sides = about["mbart"]["languages"]
+    assert sides["source"]["default"] == "en_XX"
+    assert (sides["target"]["default"], sides["target"]["required"]) == (None, True)
+    # Each code that is named is one that a call may name, and there are no others.
+    codes = sides["target"]["codes"]
+    assert codes == sides["source"]["codes"] == sorted(codes)
+    for code in codes:
+        models["mbart"].translate("a", source=code, target=code, max_new_tokens=1)
+    with pytest.raises(ValueError, match=f"has {len(codes)} languages"):
+        models["mbart"].translate("a", target="no such")
+
+
 def test_summaries(client: Client, models: dict[str, TextModel]) -> None:
     body = {"inputs": TEXTS, "parameters": {"split": "sentences"}}
     answer = client.post("/summarize", body)

@@ -130,6 +130,10 @@ def test_a_target_must_be_named(models: Any) -> None:
         ValueError, match="source is 'xx', which is no language of this model; it has 202"
     ):
         model.translate(TEXTS, source="xx", target="fr")
+    source, target = model._to_text.languages()
+    assert target == (source.codes, None, True)
+    assert len(source.codes) == 202
+    assert source.default == "deu_Latn"
     plain = model.generate(TEXTS)  # without a target: what the decoder itself begins with
     files = model._generation.files
     number = model.tokenizer.id_of
@@ -154,6 +158,9 @@ def test_tasks_that_the_files_name(folders: Any, tmp_path: Path) -> None:
         found = model.translate(TEXTS, source="en", target="de")
         told = [f"hello {text}" for text in TEXTS]
         assert found == by_session(model, told, [0], ([], end), num_beams=2)
+        source, target = model._to_text.languages()
+        assert (source.codes, source.default, source.required) == (["en"], None, False)
+        assert target == (["de"], None, False)
         with pytest.raises(ValueError, match="no task 'translation_de_to_en' .they have translat"):
             model.translate("x", source="de", target="en")
         folder = packhorse_convert(folder, tmp_path / "converted")
@@ -338,6 +345,50 @@ def test_attention(models: Any, folders: Any) -> None:
     )
 
 
+@pytest.mark.parametrize("name", ["marian", "t5", "mbart"])
+def test_attention_of_beams(models: Any, name: str) -> None:
+    """Weights of each layer, of the hypotheses that were chosen, beside transformers'."""
+    golden = np.load(GOLDEN / "source_attention.npz")
+    texts = ("the cat sat on the mat", "", "The Quick brown fox jumps over the lazy dog.")
+    model = models(name)
+    layers = golden[f"{name}/0/attention"].shape[1]
+    for layer in (*range(layers), -1):
+        found = model.generate(
+            texts,
+            num_beams=4,
+            n=2,
+            details=True,
+            return_attention=True,
+            attention_layer=layer,
+        )
+        for i, both in enumerate(found):
+            for j, one in enumerate(both):
+                beams = golden[f"{name}/{i}/beams"][j]
+                assert one.source_ids == golden[f"{name}/{i}/source"].tolist()
+                assert one.ids == beams[beams >= 0].tolist()
+                expected = golden[f"{name}/{i}/attention"][j, layer, : len(one.ids)]
+                np.testing.assert_allclose(one.attention, expected, atol=2e-5)
+
+
+def test_attention_of_an_adapter(tmp_path: Path) -> None:
+    """The tokens are read again by the adapter that wrote them."""
+    folder = make_folder(tmp_path / "m2m", "m2m-100")
+    adapter = GOLDEN / "text_to_text_adapters" / "m2m-100"
+    call: dict[str, Any] = {"details": True, "return_attention": True, "source": "de"}
+    with packhorse.TextModel.load(folder, kv_tokens=2048, max_adapters=1) as model:
+        model.generation_session.add_adapter("mine", adapter)
+        found = model.translate(TEXTS, target="fr", adapter="mine", **call)
+        plain = model.translate(TEXTS, target="fr", **call)
+    for file in ("adapter_config.json", "adapter_model.safetensors"):
+        shutil.copyfile(adapter / file, folder / file)  # it becomes part of the model
+    with packhorse.TextModel.load(folder, kv_tokens=2048) as model:
+        expected = model.translate(TEXTS, target="fr", **call)
+    for one, other, without in zip(found, expected, plain, strict=True):
+        assert one.ids == other.ids
+        np.testing.assert_allclose(one.attention, other.attention, atol=1e-5)
+        assert np.abs(one.attention[0] - without.attention[0]).max() > 1e-3
+
+
 def test_attention_refusals(models: Any) -> None:
     model = models("marian")
     with pytest.raises(ValueError, match="without details results are texts"):
@@ -346,3 +397,18 @@ def test_attention_refusals(models: Any) -> None:
         model.translate("hello", return_attention=True, stream=True)
     with pytest.raises(ValueError, match="return_attention is 3, expected True or False"):
         model.translate("hello", return_attention=3, details=True)
+    for call in (model.translate, model.summarize, model.generate):
+        for layer in (2, -3, 1.0, True, "last"):
+            with pytest.raises(
+                ValueError, match="attention_layer is .*, expected one of the 2 layers .* 0 to 1"
+            ):
+                call("hello", details=True, return_attention=True, attention_layer=layer)
+        with pytest.raises(ValueError, match="attention_layer is 1, but return_attention is not"):
+            call("hello", details=True, attention_layer=1)
+        with pytest.raises(ValueError, match="without details results are texts"):
+            call("hello", return_attention=True)
+        with pytest.raises(ValueError, match="expected False with stream=True"):
+            call("hello", return_attention=True, stream=True)
+        assert call("hello", details=True, return_attention=False).attention is None
+    with pytest.raises(TypeError, match="return_attention"):
+        model.chat([{"role": "user", "content": "hello"}], return_attention=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse_weights.adapters.peft import ADAPTER_CONFIG, read_adapter
+from packhorse_weights.adapters.peft import ADAPTER_CONFIG, read_adapter, read_changes
 from packhorse_weights.config import optional_config
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.files import has_file
@@ -50,6 +50,10 @@ def merge_adapter(
     """
     merged = dict(tensors)
     if not has_file(folder / ADAPTER_CONFIG):
+        return merged
+    if "pages" in spec:  # an adapter changes both halves, of which `spec` is one
+        for name, a, b in read_changes(folder, tensors):
+            merged[name] = _merged(tensors[name], a, b, transposed=False)
         return merged
     adapter = read_adapter(folder, spec).tensors
     for name in (one.removesuffix(".lora_a") for one in adapter if one.endswith(".lora_a")):

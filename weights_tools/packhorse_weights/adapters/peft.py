@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -267,18 +267,21 @@ def read_adapter_rank(path: str | PathLike[str]) -> int:
     return max([config.integer("r", default=_RANK), *ranks])
 
 
-def read_adapter(path: str | PathLike[str], spec: Spec) -> Adapter:
-    """Reads the folder of an adapter for the model of `spec`, whatever form that model is in.
+class _Files(NamedTuple):
+    """An adapter under the names of its modules. pairs: module -> "A" and "B"."""
 
-    Raises CheckpointError that names what is wrong, or not supported, and FileNotFoundError where
-    there is no such folder.
-    """
-    folder = Path(path)
+    pairs: dict[str, dict[str, Tensor]]
+    scales: _Scales
+    where: str
+    base: str  # what to say of its base model
+
+
+def _read_files(folder: Path) -> _Files:
     config = _read_config(folder)
     base = config.fields.get("base_model_name_or_path")
     of_base = f" ({base!r:.120})" if isinstance(base, str) and base else ""
     found, file = _read_tensors(folder)
-    modules, scales = _Modules(spec), _Scales(config)
+    scales = _Scales(config)
     pairs: dict[str, dict[str, Tensor]] = {}
     for name, tensor in found.items():
         match = None if len(name) > _MOST_NAME else _NAME.fullmatch(name)
@@ -290,16 +293,53 @@ def read_adapter(path: str | PathLike[str], spec: Spec) -> Adapter:
         pairs.setdefault(match[1], {})[match[2]] = tensor
     if not pairs:
         raise CheckpointError(f"{file}: no tensors, expected lora_A and lora_B of dense layers")
+    return _Files(pairs, scales, str(file), of_base)
+
+
+def _scaled(files: _Files, module: str, shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """lora_A [rank, in] and lora_B [out, rank] times the scale, float32, of a module whose weight
+    has this shape."""
+    pair, where = files.pairs[module], files.where
+    if pair.keys() != {"A", "B"}:
+        raise CheckpointError(f"{where}: {module} has lora_{min(pair)} alone, expected both")
+    rank = _check(module, pair["A"], pair["B"], shape, where, files.base)
+    scale = np.float32(files.scales.of(module, rank, where))
+    a = cast(pair["A"], "float32", f"{module}.lora_A")
+    b = cast(pair["B"], "float32", f"{module}.lora_B")
+    return a, Tensor(b.data * scale, "float32")
+
+
+def read_adapter(path: str | PathLike[str], spec: Spec) -> Adapter:
+    """Reads the folder of an adapter for the model of `spec`, whatever form that model is in.
+
+    Raises CheckpointError that names what is wrong, or not supported, and FileNotFoundError where
+    there is no such folder.
+    """
+    files = _read_files(Path(path))
+    modules = _Modules(spec)
     tensors: dict[str, Tensor] = {}
     largest = 0
-    for module, pair in pairs.items():
-        ours = modules.find(module, str(file))
-        if pair.keys() != {"A", "B"}:
-            raise CheckpointError(f"{file}: {module} has lora_{min(pair)} alone, expected both")
-        rank = _check(module, pair["A"], pair["B"], ours.shape, str(file), of_base)
-        scale = np.float32(scales.of(module, rank, str(file)))
-        tensors[f"{ours.name}.lora_a"] = cast(pair["A"], "float32", f"{module}.lora_A")
-        b = cast(pair["B"], "float32", f"{module}.lora_B")
-        tensors[f"{ours.name}.lora_b"] = Tensor(b.data * scale, "float32")
-        largest = max(largest, rank)
+    for module in files.pairs:
+        ours = modules.find(module, files.where)
+        a, b = _scaled(files, module, ours.shape)
+        tensors[f"{ours.name}.lora_a"], tensors[f"{ours.name}.lora_b"] = a, b
+        largest = max(largest, a.shape[0])
     return Adapter(tensors, largest)
+
+
+def read_changes(
+    folder: Path, tensors: Mapping[str, Tensor]
+) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """(name of a matrix among `tensors`, lora_A, lora_B with the scale) of each module that the
+    adapter in `folder` changes, under the names that the model's files have. Raises as
+    `read_adapter`."""
+    files = _read_files(folder)
+    for module in files.pairs:
+        name = f"{module}.weight"
+        if name not in tensors or len(tensors[name].shape) != 2:
+            raise CheckpointError(
+                f"{files.where}: {module} is no dense layer of the model: the adapter is of "
+                f"another base model{files.base}"
+            )
+        rows, columns = tensors[name].shape
+        yield name, *_scaled(files, module, (rows, columns))

@@ -105,10 +105,12 @@ FAMILIES: tuple[Architecture, ...] = (
     siglip.TEXT,
     open_clip.IMAGES,
     open_clip.TEXT,
-    pages.IMAGES,
-    pages.MODERNBERT_TEXT,
-    pages.WHOLE_IMAGES,
-    pages.GEMMA_TEXT,
+    pages.MODERN_IMAGES,
+    pages.MODERN_TEXT,
+    pages.PALI_IMAGES,
+    pages.PALI_TEXT,
+    pages.SMOL_IMAGES,
+    pages.SMOL_TEXT,
 )
 
 

@@ -19,11 +19,16 @@ _PARTS = {
     "chinese_clip": "chinese_clip_{tower}_model",
     "siglip": "siglip_{tower}_model",
     "siglip2": "siglip2_{tower}_model",
+}
+# Models of pages: the text tower has to know how the other one makes its rows.
+_PAGES = {
     "colmodernvbert": "colmodernvbert_{tower}",
     "colpali": "colpali_{tower}",
+    "idefics3": "colidefics3_{tower}",
 }
-# Models of pages keep the config of their language model that sees in a section of its own.
+# Some of them keep the config of their language model that sees in a section of its own.
 _INNER = "vlm_config"
+_SHARED = ("image_token_id", "image_token_index", "pixel_shuffle_factor", "scale_factor")
 
 
 def check_tower(tower: str | None) -> None:
@@ -34,7 +39,8 @@ def check_tower(tower: str | None) -> None:
 def tower_part(config: Config, tower: str | None) -> Config:
     """The config of one tower of a model with two, by default that of images. Other configs are
     given back as they are."""
-    named = _PARTS.get(str(config.fields.get("model_type")))
+    whole = str(config.fields.get("model_type"))
+    named = {**_PARTS, **_PAGES}.get(whole)
     if named is None:
         return config
     tower = tower or "vision"
@@ -47,11 +53,9 @@ def tower_part(config: Config, tower: str | None) -> Config:
         for name in ("architectures", "id2label", "problem_type", "initializer_factor")
         if name in config.fields
     }
-    for name in ("image_token_id", "image_token_index", "pixel_shuffle_factor"):
-        if (found := inner.fields.get(name)) is not None:
-            outer[name] = found
-    if inner is not config:  # how images are cut and what they are made, the text tower must know
+    if whole in _PAGES:
         outer["vision_config"] = inner.section("vision_config").fields
+        outer |= {name: inner.fields.get(name) for name in _SHARED}
     model_type = named.replace("{tower}", tower)
     return Config({**part, **outer, "model_type": model_type}, f"{where}: {tower}_config")
 

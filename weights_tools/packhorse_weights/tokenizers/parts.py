@@ -40,6 +40,14 @@ def precompiled(charsmap: bytes) -> list[Part]:
     return [{"type": "Precompiled", "precompiled_charsmap": rules}]
 
 
+def few_spaces() -> list[Part]:
+    """Leaves out spaces at the end of a text, and makes one of several."""
+    return [
+        {"type": "Strip", "strip_left": False, "strip_right": True},
+        replace(" {2,}", SPACE, regex=True),
+    ]
+
+
 def byte_level(add_prefix_space: bool, use_regex: bool = True) -> Part:
     return {
         "type": "ByteLevel",

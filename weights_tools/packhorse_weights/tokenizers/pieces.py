@@ -15,6 +15,7 @@ from packhorse_weights.tokenizers.parts import (
     Part,
     Place,
     cls_sep,
+    few_spaces,
     metaspace,
     pieces_decoder,
     pieces_model,
@@ -66,14 +67,7 @@ def with_pieces(
 
 
 def spaces(model: SentencePieces) -> Part:
-    return sequence(
-        "normalizers",
-        [
-            *precompiled(model.charsmap),
-            {"type": "Strip", "strip_left": False, "strip_right": True},
-            replace(" {2,}", SPACE, regex=True),
-        ],
-    )
+    return sequence("normalizers", [*precompiled(model.charsmap), *few_spaces()])
 
 
 def fairseq(first: list[tuple[str, float]], skipped: int) -> Builder:

@@ -20,7 +20,9 @@ from packhorse.serve.http.exchange import HTTP_CONNECTION, SURPLUS, Headers
 from packhorse.serve.http.json_parts import to_json
 
 _MOST_UNUSED_BYTES = 65_536  # limit of headers, and of the bytes between the parts of a body
-_SLICE = 4096  # bytes that are parsed at once: the fewest requests that are begun ahead
+# Bytes that are parsed at once, unless they all belong to the body of the request: the fewest
+# requests that are begun ahead.
+_SLICE = 4096
 _MOST_HELD_BYTES = 65_536  # limit of requests that come while one is being answered
 _LEAST_TAKEN_BYTES = 1_048_576  # a client reads at least this much of an answer in each `write_s`
 _LINGER_S = 1.0  # for what a client still sends that has been refused
@@ -117,6 +119,7 @@ class Connection(HttpToolsProtocol):
     _in_headers = False
     _refused = False  # if true, data is thrown away
     _unused_bytes = 0
+    _body_left = 0  # bytes of the body that have not come, if its length was said
     _began = 0.0  # the request: its first byte
     _due: float | None = None  # until when the client has to do what comes next; None: our turn
     _taken: tuple[float, int] | None = None  # when so much of what was written was taken
@@ -175,7 +178,8 @@ class Connection(HttpToolsProtocol):
     # --- what comes
 
     def data_received(self, data: bytes) -> None:
-        for begin in range(0, len(data), _SLICE):
+        begin = end = 0
+        while (begin := end) < len(data):
             if self._refused:
                 return
             if self._answers:
@@ -183,7 +187,8 @@ class Connection(HttpToolsProtocol):
                 if len(self._held) > _MOST_HELD_BYTES:
                     self.flow.pause_reading()
                 return
-            self._parse(data[begin : begin + _SLICE])
+            end = min(len(data), begin + max(_SLICE, self._body_left))
+            self._parse(data[begin:end])
 
     @property
     def _answers(self) -> bool:
@@ -219,6 +224,7 @@ class Connection(HttpToolsProtocol):
         self._in_headers = False
         self._unused_bytes = 0
         scope: Any = self.scope
+        self._body_left = _length_of_body(scope["headers"])
         super().on_headers_complete()  # makes a task, which begins later
         scope["extensions"] = {HTTP_CONNECTION: HttpConnection(self, self.cycle, self._began)}
         if self._surplus:
@@ -227,10 +233,12 @@ class Connection(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         self._unused_bytes = 0
+        self._body_left -= len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
         self._unused_bytes = 0
+        self._body_left = 0
         self._due = None
         super().on_message_complete()
 
@@ -323,3 +331,11 @@ class Connection(HttpToolsProtocol):
     def _close(self) -> None:
         if not self.transport.is_closing():
             self.transport.close()
+
+
+def _length_of_body(headers: Headers) -> int:
+    """Bytes that the header says, which the parser checks; 0 for a body in chunks."""
+    for name, value in headers:
+        if name == b"content-length" and value.isdigit():
+            return int(value)
+    return 0

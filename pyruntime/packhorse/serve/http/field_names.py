@@ -12,7 +12,13 @@ _LENGTH = {"max_length": "the model's limit"}
 CUT = {**_LENGTH, "truncation=False": "truncate=false"}
 TEI = {**CUT, "texts[": "inputs[", "truncate_dim": "dimensions"}
 ANSWERS = {"texts[": "inputs[", "max_length": "max_seq_len", "stride": "doc_stride"}
-TO_TEXT = {**_LENGTH, "source": "src_lang", "target": "tgt_lang", "texts[": "inputs["}
+TO_TEXT = {
+    **_LENGTH,
+    "source": "src_lang",
+    "target": "tgt_lang",
+    "texts[": "inputs[",
+    "n": "num_return_sequences",
+}
 OPENAI = {**TEI, "texts[": "input["}
 RERANK = {**_LENGTH, "texts[": "documents[", "truncation=False": "truncation=false"}
 SCORE = {**RERANK, "texts[": "pairs["}

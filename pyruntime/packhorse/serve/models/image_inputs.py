@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple, NoReturn
 
 from packhorse.image.decoding import TooManyPixelsError, image_size
+from packhorse.image.file_bytes import count_scans, from_base64
 from packhorse.serve.errors import ServeError
 
 _KINDS = ("image/jpeg", "image/jpg", "image/png", "image/webp", "application/octet-stream")
 _SCHEME = "data:"
 _MOST_HEADER = 256  # characters of a data URL before its data
-_SCAN = b"\xff\xda"  # begins a scan of a JPEG file, each of which is decoded over all pixels
-# Pixels of all scans together: a few seconds. Progressive photos have about ten scans.
+# Pixels of all scans of a JPEG file together, each of which is decoded over all pixels: a few
+# seconds. Progressive photos have about ten scans.
 _MOST_SCANNED = 1 << 30
 
 
@@ -38,9 +37,8 @@ class ImageInput(NamedTuple):
             return given
         begin = self._check_header(given) if given.startswith(_SCHEME) else 0
         self.check_bytes((len(given) - begin) * 3 // 4 - 2, most)
-        try:
-            found = base64.b64decode(given[begin:], validate=True)
-        except (binascii.Error, ValueError):
+        found = from_base64(given, begin)
+        if found is None:
             self.wrong(" is not base64")
         self.check_bytes(len(found), most)
         return found
@@ -82,7 +80,7 @@ class ImageInput(NamedTuple):
                 f"{self.name} has {width} x {height} pixels, at most {most} are taken",
                 parameter=self.name,
             )
-        scans = file.count(_SCAN)
+        scans = count_scans(file)
         if width * height * scans > _MOST_SCANNED:
             self.wrong(f" has {width} x {height} pixels in {scans} scans, which takes too long")
         return height, width
@@ -92,9 +90,10 @@ class PixelBudget:
     """Bounds the pixels that all threads decode at a time, whose memory is many times that of the
     files."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, total: int | None = None) -> None:
+        """most: pixels of one image. total: of all that are decoded at a time; None: as many."""
         self.most = most
-        self._left = most
+        self._left = most if total is None else total
         self._changed = threading.Condition()
 
     @contextmanager

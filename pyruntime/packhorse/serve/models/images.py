@@ -26,6 +26,8 @@ from packhorse.text import TextModel
 from packhorse.text.giving_up import checkpoint
 
 _WARM_UP = 4  # images
+# Threads that share the pixels of one largest image: photos of phones have a third of these.
+_DECODING_TOGETHER = 4
 _ANY_GRID = 16  # patches in a row and a column, where images may have any size
 
 
@@ -78,7 +80,10 @@ class ServedImages(Served):
         processor.max_pixels = server.max_image_pixels
         self._model = first
         self._most_bytes = server.max_image_bytes
-        self._budget = PixelBudget(server.max_image_pixels)
+        threads = server.decoding_threads
+        self._budget = PixelBudget(
+            server.max_image_pixels, server.max_image_pixels * -(-threads // _DECODING_TOGETHER)
+        )
         self.texts: ServedModel | None = None
         methods = ["embed_images"]
         if "logits" in first.session.outputs:
@@ -87,7 +92,7 @@ class ServedImages(Served):
             texts = [one.texts for one in replicas]
             self.texts = ServedModel(settings, server, texts, pool, metrics)
             methods += ["zero_shot", *self.texts.methods]
-        own_pool = TokenizerPool(server.preparing_threads, "image")
+        own_pool = TokenizerPool(threads, "image")
         try:
             super().__init__(
                 settings,

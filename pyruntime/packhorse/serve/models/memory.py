@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import os
 from concurrent.futures import Executor
 from contextlib import suppress
 
 _PAUSE_S = 5.0  # between two times
 _M_ARENA_MAX = -8  # from malloc.h of glibc
 _ARENAS = 2
+_PILLOW_BLOCK = "PILLOW_BLOCK_SIZE"  # a variable that Pillow reads when it is imported
 
 
 class Tidying:
@@ -44,6 +46,13 @@ def share_arenas() -> None:
     that no other thread can use. To be called before there are threads."""
     with suppress(AttributeError, OSError):
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, _ARENAS)
+
+
+def keep_images_whole() -> None:
+    """Has Pillow keep a large image in one block of memory, unless the environment says otherwise:
+    of several blocks a copy is made before it is resized. To be called before Pillow is
+    imported."""
+    os.environ.setdefault(_PILLOW_BLOCK, "1024m")
 
 
 def give_back() -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
+from packhorse_weights.spec import has_encoder_decoder
 
 from packhorse.heads import classifier_of, methods_for
 from packhorse.names import OutputName
@@ -141,6 +142,15 @@ class ServedModel(Served):
             found.update(engine.session.stats)
         return found
 
+    def languages(self) -> dict[str, Any] | None:
+        """Fields of `LanguageSide`, for "source" and "target"."""
+        if self.text._to_text is None:
+            return None
+        sides = self.text._to_text.languages()
+        return {
+            name: side._asdict() for name, side in zip(("source", "target"), sides, strict=True)
+        }
+
     def engine(self) -> Engine:
         """The replica that has the least to do."""
         return min(self.engines, key=lambda engine: engine.active)
@@ -183,7 +193,7 @@ def _methods(session: Any) -> list[str]:
     """Methods that a model supports: "embed", and names of methods of `TextModel`."""
     config = session.config
     if session.generates:
-        return ["generate"]
+        return methods_for(config) if has_encoder_decoder(config) else ["generate"]
     found = [name for name in methods_for(config) if name not in ("generate", "embed")]
     if session.max_predictions == 0 and "fill_mask" in found:
         found.remove("fill_mask")

@@ -223,6 +223,10 @@ class Served:
         """Counts of a model that generates."""
         return {}
 
+    def languages(self) -> dict[str, Any] | None:
+        """Languages that requests to translate may name; None: the model does not translate."""
+        return None
+
     async def close(self) -> None:
         """Runs what was admitted, and frees the model."""
         self.queue.close()

@@ -75,11 +75,12 @@ _LABEL = closed({"label": TEXT, "score": NUMBER})
 _CONTENT = array(one_of(TEXT_PART, IMAGE_PART), 1)
 _ANSWER = closed({"answer": TEXT, **_SPAN})
 
-_TRANSLATION, _SUMMARY = closed({"translation_text": TEXT}), closed({"summary_text": TEXT})
+_LANGUAGES = closed({"codes": array(TEXT), "default": optional(TEXT), "required": FLAG})
 _GENERATE_PARAMETERS = thing(
     {},
     {
         **dict.fromkeys(("max_new_tokens", "num_beams"), optional(_least(1))),
+        "num_return_sequences": optional({"type": "integer", "minimum": 1, "maximum": 64}),
         **dict.fromkeys(
             (
                 "min_new_tokens",
@@ -119,6 +120,13 @@ def _to_text(parameters: dict[str, Schema]) -> Schema:
     all_of = {"generate_parameters": optional(_GENERATE_PARAMETERS), "split": split}
     more = {"parameters": optional(thing({}, {**parameters, **all_of})), "model": MODEL}
     return request({"inputs": _SIDE}, more, OF_TEXTS)
+
+
+def _texts_under(name: str) -> Schema:
+    """The answer of such a route: for a text, a record; where several of each were asked for, the
+    list of them, each of beam search with its score."""
+    one, scored = closed({name: TEXT}), array(closed({name: TEXT}, {"score": NUMBER}))
+    return one_of(one, scored, array(scored))
 
 
 SCHEMAS: dict[str, Schema] = {
@@ -289,9 +297,9 @@ SCHEMAS: dict[str, Schema] = {
     ),
     "QuestionAnsweringResponse": one_of(_ANSWER, array(_ANSWER)),
     "TranslateRequest": _to_text({"src_lang": optional(TEXT), "tgt_lang": optional(TEXT)}),
-    "TranslateResponse": one_of(_TRANSLATION, array(_TRANSLATION)),
+    "TranslateResponse": _texts_under("translation_text"),
     "SummarizeRequest": _to_text({}),
-    "SummarizeResponse": one_of(_SUMMARY, array(_SUMMARY)),
+    "SummarizeResponse": _texts_under("summary_text"),
     "GenerateRequest": request(
         {"inputs": TEXT}, {"parameters": optional(_TGI_PARAMETERS), "model": MODEL}, OF_TEXTS
     ),
@@ -350,6 +358,7 @@ SCHEMAS: dict[str, Schema] = {
         {
             "generation": {"type": "object", "additionalProperties": COUNT},
             "adapters": array(ref("ServedAdapter")),
+            "languages": closed({"source": _LANGUAGES, "target": _LANGUAGES}),
         },
     ),
     "ServedAdapter": closed({"name": TEXT, "path": TEXT, "parent": TEXT, "loaded_at": COUNT}),

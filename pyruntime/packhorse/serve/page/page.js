@@ -142,9 +142,11 @@ async function* eventsOf(response) {
 const chosen = () => models[find("#model").selectedIndex];
 const name = () => chosen().name;
 
-// A reranker's one label says the same as its score.
+// A reranker's one label says the same as its score. Models of text to text, which all translate,
+// do not go on with what they are given.
 function suits(form, model) {
-  const method = form.dataset.method;
+  const { method, makes } = form.dataset;
+  if (makes && (makes === "other") !== model.methods.includes("translate")) return false;
   return model.methods.includes(method) && !(method === "classify" && model.methods.includes("score"));
 }
 
@@ -204,6 +206,7 @@ function showModel() {
     about.textContent += `. There is no form for what it can do: ${model.methods.join(", ")}`;
     return;
   }
+  if (model.languages) offerLanguages(model.languages);
   showForm((able.find((form) => form.id === selected) ?? able[0]).id);
 }
 
@@ -606,6 +609,65 @@ onResult("transcribe", async (fields, json) => {
   return [make("ol", { class: "said" }, ...rows)];
 });
 
+// --- text to text
+
+const languageNames = new Intl.DisplayNames(["en"], { type: "language", fallback: "none" });
+
+// "French (fra_Latn)": codes are of ISO 639, with a script (Latn) or a country (XX) behind some.
+function languageOf(code) {
+  const [language, more] = code.split("_");
+  let name;
+  try {
+    name = languageNames.of(more?.length === 4 ? `${language}-${more}` : language);
+  } catch {
+    name = undefined; // a model's own name of a language
+  }
+  return name ? `${name} (${code})` : code;
+}
+
+function offerLanguages(languages) {
+  for (const side of ["source", "target"]) {
+    const select = find(`#translate [name=${side}]`);
+    const { codes, default: usual, required } = languages[side];
+    const before = select.value;
+    const order = new Intl.Collator("en").compare;
+    const names = codes.map((code) => [languageOf(code), code]).sort(([one], [other]) => order(one, other));
+    const first = usual ? `by default ${languageOf(usual)}` : required ? "choose one" : "not said";
+    const options = names.map(([text, value]) => make("option", { value }, text));
+    select.replaceChildren(make("option", { value: "" }, first), ...options);
+    select.required = required;
+    select.value = codes.includes(before) ? before : "";
+    select.closest("label").hidden = codes.length === 0;
+  }
+}
+
+// The best first; of beam search with their scores, which are logarithms.
+function ranked(texts) {
+  if (texts.some((one) => one.score === undefined)) return said(texts.map((one) => one.text));
+  const best = Math.max(...texts.map((one) => one.score));
+  return bars(texts.map(({ text, score }) => [score, text, Math.exp(score - best)]), "ol");
+}
+
+const said = (texts) => make("div", { class: "log" }, texts.join("\n\n"));
+
+function convertBy(id, path, field) {
+  onResult(id, async (fields, json) => {
+    const { text, source, target, beams, n, most } = fields;
+    const asked = {};
+    if (beams.value) asked.num_beams = Number(beams.value);
+    if (Number(n.value) > 1) asked.num_return_sequences = Number(n.value);
+    if (most.value) asked.max_new_tokens = Number(most.value);
+    const parameters = { generate_parameters: asked };
+    if (source?.value) parameters.src_lang = source.value;
+    if (target?.value) parameters.tgt_lang = target.value;
+    const made = await json(path, { model: name(), inputs: text.value, parameters });
+    return [ranked([made].flat().map((one) => ({ text: one[field], score: one.score })))];
+  });
+}
+
+convertBy("translate", "translate", "translation_text");
+convertBy("summarize", "summarize", "summary_text");
+
 // --- generation
 
 // Sends a request, writes what comes of its stream by `write(text)`, and then says what it took.
@@ -701,6 +763,12 @@ find("#chat .anew").addEventListener("click", () => {
   find("#log").replaceChildren();
   for (const place of findAll("#chat .error, #chat .figures")) place.textContent = "";
   find("#chat [name=message]").focus();
+});
+
+onSubmit("convert", async (form, send) => {
+  const result = find(".result", form);
+  result.replaceChildren();
+  await stream(form, send, "v1/completions", { prompt: form.elements.prompt.value }, (text) => result.append(text));
 });
 
 onSubmit("complete", async (form, send) => {

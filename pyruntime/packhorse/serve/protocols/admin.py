@@ -38,6 +38,8 @@ def _about(model: AnyServed) -> dict[str, Any]:
     }
     if model.generates:
         found["generation"] = model.stats()
+        if (languages := model.languages()) is not None:
+            found["languages"] = languages
         found["adapters"] = [_about_adapter(model, one) for one in model.adapters.values()]
     return found
 

@@ -1,7 +1,8 @@
 """Translations and summaries, by the schemas of Hugging Face's Inference API.
 
 "parameters.generate_parameters" has options of `TextModel.translate` by their names, and "inputs"
-may be a list, for which a list is given.
+may be a list, for which a list is given. With "num_return_sequences" over 1 a list is given for
+each text, and each text of beam search has its "score".
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from packhorse.generation.results import Generation
 from packhorse.serve.errors import ServeError
 from packhorse.serve.http.checks import Fields, check_count
 from packhorse.serve.http.exchange import Exchange, Reply, json_reply
@@ -40,11 +42,14 @@ _NUMBERS = {
     "temperature": (0.0, 100.0),
     "top_p": (1e-9, 1.0),
 }
-Make = Callable[[TextToText, dict[str, Any]], Conversion]
+_MOST_N = 64
+Make = Callable[[TextToText, int, dict[str, Any]], Conversion]
 
 
-def _options(exchange: Exchange, parameters: Fields) -> dict[str, Any]:
+def _options(exchange: Exchange, parameters: Fields) -> tuple[int, dict[str, Any]]:
+    """(texts that are made of each, other options)"""
     fields = parameters.table("generate_parameters") or Fields({})
+    n = fields.integer("num_return_sequences", 1, _MOST_N) or 1
     found: dict[str, Any] = {
         **{name: fields.integer(name, *ends) for name, ends in _INTEGERS.items()},
         **{name: fields.number(name, *ends) for name, ends in _NUMBERS.items()},
@@ -56,15 +61,16 @@ def _options(exchange: Exchange, parameters: Fields) -> dict[str, Any]:
     if found["max_new_tokens"] is not None or most is not None:
         asked = found["max_new_tokens"]
         found["max_new_tokens"] = most if asked is None else bounded_tokens(exchange, asked)
-    return {
-        name: value
-        for name, value in {**found, "early_stopping": early}.items()
-        if value is not None
-    }
+    said = {**found, "early_stopping": early}
+    return n, {name: value for name, value in said.items() if value is not None}
 
 
 def _made(prompt: TextPrompt, _generation: TextGeneration) -> TextPrompt:
     return prompt
+
+
+def _record(name: str, made: Generation) -> dict[str, Any]:
+    return {name: made.text, **({"score": made.score} if made.score else {})}
 
 
 async def _convert(exchange: Exchange, name: str, made_by: Callable[[Fields], Make]) -> Reply:
@@ -77,7 +83,7 @@ async def _convert(exchange: Exchange, name: str, made_by: Callable[[Fields], Ma
     texts = [fields.text("inputs")] if single else fields.texts("inputs", most)
     parameters = fields.table("parameters") or Fields({})
     make = made_by(parameters)
-    options = _options(exchange, parameters)
+    n, options = _options(exchange, parameters)
     fields.refuse_rest(OF_TEXTS)
     check_count("inputs", len(texts), most)
     converter = generator.model.text._to_text
@@ -88,43 +94,45 @@ async def _convert(exchange: Exchange, name: str, made_by: Callable[[Fields], Ma
 
     def prepare() -> list[Job]:
         with as_served():
-            conversion = make(converter, options)
+            conversion = make(converter, n, options)
             return [conversion.job(text, i, f"inputs[{i}]") for i, text in enumerate(texts)]
 
     jobs = await exchange.on_thread(prepare)
     prompts = [Prompt(partial(_made, one), one.name, False) for job in jobs for one in job.prompts]
-    check_sequences(len(prompts), 1, service.settings.max_client_sequences)
+    check_sequences(len(prompts), n, service.settings.max_client_sequences)
 
     def compile_options(more: dict[str, Any]) -> RequestOptions:
         with as_served():
-            return make(converter, {**options, **more}).asked
+            return make(converter, n, {**options, **more}).asked
 
-    asked = Asked({}, 1, False, False, False, False, {})
+    asked = Asked({}, n, False, False, False, False, {})
     call = Call(exchange, generator, asked, prompts, compile_options)
     await call.start()
     try:
         made = await call.whole()
     finally:
         call.end()
-    found = []
+    found: list[Any] = []
     at = 0
     for job in jobs:
-        count = len(job.prompts)
-        parts = [one[0] for one in made[at : at + count]]
-        found.append({name: join_parts(job.text, parts).text})
-        at += count
+        parts = made[at : at + len(job.prompts)]
+        records = [_record(name, join_parts(job.text, [one[i] for one in parts])) for i in range(n)]
+        found.append(records if n > 1 else {name: records[0][name]})
+        at += len(parts)
     return json_reply(found[0] if single else found)
 
 
 def _translation(parameters: Fields) -> Make:
     source, target = (parameters.optional_text(name) for name in ("src_lang", "tgt_lang"))
     split: Any = parameters.choice("split", SPLITS, "long")
-    return lambda model, options: model.translation(source, target, split=split, options=options)
+    return lambda model, n, options: model.translation(
+        source, target, n=n, split=split, options=options
+    )
 
 
 def _summary(parameters: Fields) -> Make:
     split: Any = parameters.choice("split", SPLITS, "long")
-    return lambda model, options: model.summary(split=split, options=options)
+    return lambda model, n, options: model.summary(n=n, split=split, options=options)
 
 
 async def translate(exchange: Exchange) -> Reply:

@@ -31,6 +31,7 @@ from packhorse.text.generation.options import (
     check_flag,
     check_options,
 )
+from packhorse.text.generation.source_attention import SourceAttention, take_attention
 from packhorse.text.generation.structured import Grammars
 from packhorse.text.generation.token_texts import TokenTexts
 from packhorse.text.generation.tool_use import ToolChoice, ToolUse
@@ -53,7 +54,7 @@ class TextGeneration:
         session, tokenizer = runner.session, runner.tokenizer
         assert isinstance(session, GenerationSession)
         self._made_of = (runner, files)
-        self._tokenizer = tokenizer
+        self._session, self._tokenizer = session, tokenizer
         self._vocab_size = session.vocab_size
         self._defaults = _in_vocabulary(files.defaults, session.vocab_size)
         # Tokens of the longest prompt; of a model with an encoder, of the longest source.
@@ -144,6 +145,10 @@ class TextGeneration:
         self, prompt: str | Iterable[str], n: int, details: bool, options: Mapping[str, Any]
     ) -> Any:
         check_options("generate", options, GenerateCall)
+        options = dict(options)
+        attention = self.take_attention(options)
+        if attention is not None:
+            attention.require_details(details)
         prompts = as_texts(prompt, "prompts")
         named = (
             self.prompt(f"prompts[{i}]", self.prompt_ids(one, i)) for i, one in enumerate(prompts)
@@ -151,7 +156,10 @@ class TextGeneration:
         asked = self.options(n, options, self.default_length(options))
         total = len(prompts) if isinstance(prompts, Sized) else None
         with reporting(options.get("progress")) as report:
-            found = self.run(named, asked, report, total, continues=self.continues)
+            if attention is None:
+                found = self.run(named, asked, report, total, continues=self.continues)
+            else:
+                found = self.run_attended(list(named), asked, report, attention)
         results = [as_asked(one, n, details) for one in found]
         return results[0] if isinstance(prompt, str) else results
 
@@ -160,6 +168,9 @@ class TextGeneration:
     ) -> TextStreaming:
         """`timeout_s`: as of `GenerationSession.submit`."""
         check_options("generate", options, GenerateCall)
+        options = dict(options)
+        if (attention := self.take_attention(options)) is not None:
+            attention.refuse_stream()
         asked = self.options(1, options, self.default_length(options))
         _check_stream("prompt", prompt, isinstance(prompt, str), asked)
         made = self.prompt("prompt", self.prompt_ids(prompt, 0))
@@ -170,10 +181,22 @@ class TextGeneration:
         """`Generator.run`."""
         return self._generator.run
 
-    @property
-    def with_attention(self) -> Callable[..., list[list[Generation]]]:
-        """`Generator.with_attention`."""
-        return self._generator.with_attention
+    def run_attended(
+        self,
+        prompts: Sequence[Prompt],
+        options: RequestOptions,
+        report: Callable[[int, int | None], object] | None,
+        attention: SourceAttention,
+        *,
+        continues: bool = False,
+    ) -> list[list[Generation]]:
+        """`run`, and what the tokens attend to."""
+        found = self.run(prompts, options, report, len(prompts), continues=continues)
+        return attention.of(self._session, prompts, found, options)
+
+    def take_attention(self, options: dict[str, Any]) -> SourceAttention | None:
+        """Takes what asks for attention out of options. Raises ValueError."""
+        return take_attention(options, self._session.config)
 
     @property
     def stream_of(self) -> Callable[..., TextStreaming]:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import select
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
 from packhorse.generation.request import GenerationRequest
 from packhorse.generation.results import FinishReason, GeneratedTokens, Generation, TokenText
-from packhorse.generation.sampling import Sampling
 from packhorse.packing import Int32Array
 from packhorse.text.generation.detokenizer import Detokenizer, TextStream
 from packhorse.text.generation.options import RequestOptions
@@ -356,41 +353,6 @@ class Generator:
                 request.request.listen(None)
                 request.request.cancel()
         return [found[number] for number in sorted(found)]
-
-    def with_attention(
-        self, prompts: Sequence[Prompt], made: Sequence[Sequence[Generation]]
-    ) -> list[list[Generation]]:
-        """Results of prompts with sources, and what their tokens attend to: the decoder reads each
-        once more as a whole, and its source is in the cache, if that has room."""
-        told = [
-            (prompt, one)
-            for prompt, found in zip(prompts, made, strict=True)
-            for one in found
-            if one.ids
-        ]
-        # Each token comes after those before it.
-        read = [np.append(prompt.ids, np.array(one.ids[:-1], np.int32)) for prompt, one in told]
-        sampling = Sampling(max_new_tokens=0, alignment_heads=_last_heads(self._session.config))
-        sources = [prompt.source for prompt, _ in told if prompt.source is not None]
-        weights = iter(self._session.generate(read, sampling, sources=sources))
-
-        def attended(prompt: Prompt, one: Generation) -> Generation:
-            assert prompt.source is not None
-            rows = np.empty((0, prompt.source.size), np.float32)
-            if one.ids:
-                rows = next(weights).alignment[:, prompt.ids.size - 1 :].mean(0)
-            return replace(one, attention=rows, source_ids=prompt.source.tolist())
-
-        return [
-            [attended(prompt, one) for one in found]
-            for prompt, found in zip(prompts, made, strict=True)
-        ]
-
-
-def _last_heads(spec: Mapping[str, Any]) -> list[tuple[int, int]]:
-    """(layer, head) of cross attention of the last layer."""
-    layers = [*spec["stacks"].values()][-1]["layers"]
-    return [(len(layers) - 1, head) for head in range(layers[-1]["blocks"][1]["num_heads"])]
 
 
 def as_asked(results: Sequence[Generation], n: int, details: bool) -> Any:

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from packhorse.text.tokenization.tokenizer import TextTokenizer
 
 
-class GenerateCall(TypedDict, total=False):
-    """Options of `TextModel.generate`, which says what they mean. None: as the model's files say,
-    else the default of `packhorse.Sampling`."""
+class RequestCall(TypedDict, total=False):
+    """Options of all methods that generate; `TextModel.generate` says what they mean. None: as the
+    model's files say, else the default of `packhorse.Sampling`."""
 
     max_new_tokens: int | None
     temperature: float | None
@@ -63,11 +63,17 @@ class GenerateCall(TypedDict, total=False):
     progress: Progress | None
 
 
+class GenerateCall(RequestCall, total=False):
+    """Options of `TextModel.generate`."""
+
+    return_attention: bool | None
+    attention_layer: int | None
+
+
 class SummarizeCall(GenerateCall, total=False):
     """Options of `TextModel.summarize`."""
 
     split: Literal["long", "sentences", "never"] | None
-    return_attention: bool | None
 
 
 class TranslateCall(SummarizeCall, total=False):
@@ -89,7 +95,7 @@ class TemplateCall(TypedDict, total=False):
     template_args: Mapping[str, Any] | None
 
 
-class ChatCall(TemplateCall, GenerateCall, total=False):
+class ChatCall(TemplateCall, RequestCall, total=False):
     """Options of `TextModel.chat`: those of the chat template, those of `generate`, and which of
     the tools may be called."""
 
@@ -133,7 +139,7 @@ class RequestOptions:
 
     defaults  of the model's files, as `packhorse_weights` reads them
     n         sequences that are wanted of each prompt
-    options   of `GenerateCall`, checked by `check_options`
+    options   of `RequestCall`, checked by `check_options`
     default_length
               new tokens at most where nothing else limits them; None: up to the end of the context
     """
@@ -214,6 +220,13 @@ class RequestOptions:
                 f"{self._lengths['max_new_tokens']}, new tokens included: give max_new_tokens"
             )
         return Sampling(**self._settings, **lengths, mask=mask)
+
+    @property
+    def reading(self) -> dict[str, Any]:
+        """Those settings of `Sampling` on which depends what a model makes of tokens it reads, and
+        what the cache knows of them."""
+        names = ("adapter", "cache_salt")
+        return {name: self._settings[name] for name in names if name in self._settings}
 
     @property
     def num_beams(self) -> int:

@@ -17,6 +17,7 @@ from packhorse.text.tokenization.token_arrays import numbers
 from packhorse.text.translation.language_names import LanguageNames
 
 if TYPE_CHECKING:
+    from packhorse_weights.languages import Languages
     from packhorse_weights.tokenizers.numbered import NumberedPieces
     from tokenizers import Encoding, Tokenizer
 
@@ -62,6 +63,12 @@ class SourceTokenizer:
                         json.dumps(fields).encode(), TokenizerSettings(), ends=False
                     )
                 self._cut[target] = made
+
+    def sides(self) -> tuple[Languages, LanguageNames] | None:
+        """(places and defaults of languages, their names); None: the model is told none."""
+        if self._languages is None or self.names is None:
+            return None
+        return self._languages, self.names
 
     def direction(self, source: str | None, target: str | None, *, aims: bool = True) -> Direction:
         """Tokens that say that texts of the language `source` become those of `target`; None: as

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple
@@ -16,17 +17,33 @@ from packhorse.text.checks import as_texts, check_text
 from packhorse.text.generation.calls import TextGeneration
 from packhorse.text.generation.generator import FOREVER, Prompt, TextStreaming, as_asked
 from packhorse.text.generation.options import (
-    GenerateCall,
+    RequestCall,
     RequestOptions,
-    check_flag,
     check_options,
 )
+from packhorse.text.generation.source_attention import SourceAttention
 from packhorse.text.runner import TextRunner
 from packhorse.text.translation.sentences import CutText, cut
 from packhorse.text.translation.sources import Direction, SourceTokenizer
 
 Split = Literal["long", "sentences", "never"]
 SPLITS = ("long", "sentences", "never")
+
+
+_TASK = re.compile(r"translation_(.+)_to_(.+)")  # names of T5's tasks
+
+
+class LanguageSide(NamedTuple):
+    """Languages that a call may name for one side of a translation.
+
+    codes     as the model's files write them, sorted
+    default   that of a call which names none; None: there is no such one
+    required  whether a call must name one
+    """
+
+    codes: list[str]
+    default: str | None
+    required: bool
 
 
 class Job(NamedTuple):
@@ -71,6 +88,24 @@ class TextToText:
             "translate", direction, begin, defaults, n, target_prefix, split, options
         )
 
+    def languages(self) -> tuple[LanguageSide, LanguageSide]:
+        """Source and target languages. A model of one direction has those that its files name."""
+        found = self._sources.sides()
+        if found is not None:
+            own, names = found
+            many = sorted(names.ids)
+            source = many if own.of_source is not None else _known(own.source)
+            return (
+                LanguageSide(source, own.source, False),
+                LanguageSide(
+                    many or _known(own.target), own.target, bool(many) and own.target is None
+                ),
+            )
+        pairs = [_TASK.fullmatch(name) for name in self._generation.files.tasks]
+        sides = zip(*(pair.groups() for pair in pairs if pair is not None), strict=True)
+        source, target = [sorted(set(side)) for side in sides] or ([], [])
+        return LanguageSide(source, None, False), LanguageSide(target, None, False)
+
     def summary(
         self, *, n: int = 1, split: Split = "long", options: Mapping[str, Any]
     ) -> Conversion:
@@ -107,8 +142,8 @@ class TextToText:
                 "compete; leave it out, or name the tokens that may be chosen by allowed_ids"
             )
         options = dict(options)
-        attends = check_flag("return_attention", options.pop("return_attention", None) or False)
-        check_options(method, options, GenerateCall)
+        attention = self._generation.take_attention(options)
+        check_options(method, options, RequestCall)
         if split not in SPLITS:
             raise ValueError(f"split {split!r:.80} is not one of {', '.join(SPLITS)}")
         if not isinstance(target_prefix, str):
@@ -124,8 +159,12 @@ class TextToText:
             target_prefix,
             split,
             options,
-            attends,
+            attention,
         )
+
+
+def _known(code: str | None) -> list[str]:
+    return [] if code is None else [code]
 
 
 class Conversion:
@@ -143,11 +182,11 @@ class Conversion:
         target_prefix: str,
         split: Split,
         options: dict[str, Any],
-        attends: bool = False,
+        attention: SourceAttention | None = None,
     ) -> None:
         """`begin`: comes before each part of a text. `defaults`: before those of the model.
-        `attends`: results tell what their tokens attend to."""
-        self._attends = attends
+        `attention`: what results tell of the weights by which their tokens attend."""
+        self._attention = attention
         self._generation, self._sources, self._direction = generation, sources, direction
         self._begin, self._split, self._prefix = begin, split, target_prefix
         self.n = n
@@ -200,17 +239,22 @@ class Conversion:
 
     def run(self, texts: str | Iterable[str], details: bool, progress: Progress | None) -> Any:
         """The texts that these become, in order; of one text, its own."""
-        if self._attends and not details:
-            raise ValueError("return_attention is True, but without details results are texts")
+        attention = self._attention
+        if attention is not None:
+            attention.require_details(details)
         chosen = as_texts(texts)
         jobs = [self.job(text, i, f"texts[{i}]") for i, text in enumerate(chosen)]
         prompts = [prompt for job in jobs for prompt in job.prompts]
         with reporting(progress) as report:
-            found = self._generation.run(
-                prompts, self.asked, report, len(prompts), continues=bool(self._prefix)
-            )
-        if self._attends:
-            found = self._generation.with_attention(prompts, found)
+            continues = bool(self._prefix)
+            if attention is None:
+                found = self._generation.run(
+                    prompts, self.asked, report, len(prompts), continues=continues
+                )
+            else:
+                found = self._generation.run_attended(
+                    prompts, self.asked, report, attention, continues=continues
+                )
         results = []
         at = 0
         for job in jobs:
@@ -225,8 +269,8 @@ class Conversion:
 
     def stream(self, text: Any, timeout_s: float = FOREVER) -> PartsStreaming:
         """The pieces of one text as they come. Raises ValueError."""
-        if self._attends:
-            raise ValueError("return_attention is True, expected False with stream=True")
+        if self._attention is not None:
+            self._attention.refuse_stream()
         if not isinstance(text, str):
             raise ValueError(f"stream=True takes one text, found {text!r:.80}")
         asked = self.request_options(1, beams=False)

@@ -29,7 +29,7 @@ struct GemmSplitkClusterTile {
   int features;
   int columns;  // columns of a wgmma that holds the features: 32 (up to 64 rows), 64 or 128
   int parts;
-  int blocks;      // of a cluster: as many as parts, or half as many
+  int blocks;      // the blocks of a cluster: as many as parts, or half as many
   int groups;      // warpgroups that multiply, each 64 rows
   int row_blocks;  // tiles that lie one below the other
   int row_box;     // rows of a stage: those of the product, rounded up to 16, or those of a tile

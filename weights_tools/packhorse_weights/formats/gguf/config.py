@@ -163,6 +163,31 @@ def _gptneox(data: Metadata) -> Fields:
     }
 
 
+def _t5(data: Metadata) -> Fields:
+    """Returns the fields of T5, or of UMT5, each layer of which has biases of distances. Distances
+    are cut at 128 in all of them: no key says so."""
+    fields = _sizes(data)
+    data.fields.get("attention.layer_norm_epsilon")  # the norms are RMS norms: the other key counts
+    return {
+        "model_type": "umt5" if data.has("enc.blk.1.attn_rel_b.weight") else "t5",
+        "vocab_size": fields["vocab_size"],
+        "d_model": fields["hidden_size"],
+        "d_kv": _head_dim(data, fields),
+        "d_ff": fields["intermediate_size"],
+        "num_layers": fields["num_hidden_layers"],
+        "num_decoder_layers": data.integer(
+            "decoder_block_count", default=fields["num_hidden_layers"], high=MOST_LAYERS
+        ),
+        "num_heads": fields["num_attention_heads"],
+        "n_positions": fields["max_position_embeddings"],
+        "relative_attention_num_buckets": data.integer("attention.relative_buckets_count"),
+        "layer_norm_epsilon": data.decimal("attention.layer_norm_rms_epsilon"),
+        "feed_forward_proj": "gated-gelu" if data.has("enc.blk.0.ffn_gate.weight") else "relu",
+        "tie_word_embeddings": fields["tie_word_embeddings"],
+        "decoder_start_token_id": data.tokens("decoder_start_token_id", default=0, low=0),
+    }
+
+
 # general.architecture -> (model_type, class, what its keys mean). Mistral and SmolLM are "llama".
 _ARCHITECTURES: dict[str, tuple[str, str, Callable[[Metadata], Fields]]] = {
     "llama": ("llama", "LlamaForCausalLM", _llama),
@@ -173,6 +198,8 @@ _ARCHITECTURES: dict[str, tuple[str, str, Callable[[Metadata], Fields]]] = {
     "gemma3": ("gemma3_text", "Gemma3ForCausalLM", _gemma3),
     "gpt2": ("gpt2", "GPT2LMHeadModel", _gpt2),
     "gptneox": ("gpt_neox", "GPTNeoXForCausalLM", _gptneox),
+    "t5": ("t5", "T5ForConditionalGeneration", _t5),
+    "t5encoder": ("t5", "T5EncoderModel", _t5),
 }
 _TOKEN_IDS = {
     "bos_token_id": "tokenizer.ggml.bos_token_id",

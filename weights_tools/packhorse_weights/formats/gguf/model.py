@@ -70,7 +70,8 @@ def open_tokenizer(path: Path) -> GgufTokenizer:
 
 def open_generation(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Returns what a generation_config.json would say (bos_token_id, pad_token_id, eos_token_id,
-    which lists every token that ends an answer, and what the file says of sampling) and the fields
+    which lists every token that ends an answer, decoder_start_token_id of models that have one, and
+    what the file says of sampling) and the fields
     of a tokenizer_config.json, none if there is no tokenizer. A temperature above 0 stands for
     do_sample, of which the file says nothing itself."""
     file = read_gguf(path)
@@ -80,6 +81,9 @@ def open_generation(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         key = f"tokenizer.ggml.{theirs}_token_id"
         if file.metadata.get(key) is not None:
             found[f"{name}_token_id"] = config.tokens(key, low=0)
+    start = f"{file.metadata.get('general.architecture')}.decoder_start_token_id"
+    if file.metadata.get(start) is not None:
+        found["decoder_start_token_id"] = config.tokens(start, low=0)
     tokenizer = read_tokenizer(file)
     if tokenizer is not None and tokenizer.stop_ids:
         found["eos_token_id"] = tokenizer.stop_ids

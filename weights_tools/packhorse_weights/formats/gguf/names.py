@@ -21,7 +21,8 @@ from packhorse_weights.formats.gguf.metadata import Fields
 from packhorse_weights.formats.gguf.tensor import Order, open_tensor, transposed
 from packhorse_weights.tensor import Tensor, to_float32
 
-_LAYER = re.compile(r"blk\.(0|[1-9]\d{0,4})\.")
+# Models of two stacks say of which one a layer is.
+_LAYER = re.compile(r"((?:enc|dec)\.)?blk\.(0|[1-9]\d{0,4})\.")
 # Tables of the rotation: config.py reads them, or they follow from the config.
 _OF_ROTATION = re.compile(
     r"rope_freqs\.weight|rope_factors_(short|long)\.weight|blk\.\d+\.attn_rot_embd\.weight"
@@ -89,6 +90,39 @@ _GEMMA = {
     "blk.{i}.ffn_norm": "model.layers.{i}.pre_feedforward_layernorm",
     "blk.{i}.post_ffw_norm": "model.layers.{i}.post_feedforward_layernorm",
 }
+_T5_ENDS = {
+    "token_embd": "shared",
+    "output": "lm_head",
+    "enc.output_norm": "encoder.final_layer_norm",
+    "dec.output_norm": "decoder.final_layer_norm",
+}
+_T5_ATTENTION = {"q": "q", "k": "k", "v": "v", "o": "o", "rel_b": "relative_attention_bias"}
+
+
+def _t5_side(short: str, side: str, gated: bool) -> dict[str, str]:
+    """The names of a stack's layers."""
+    blocks = [("attn", "SelfAttention")]
+    blocks += [("cross_attn", "EncDecAttention")] if side == "decoder" else []
+    here, there = f"{short}.blk.{{i}}", f"{side}.block.{{i}}.layer"
+    found = {}
+    for i, (ours, theirs) in enumerate(blocks):
+        found[f"{here}.{ours}_norm"] = f"{there}.{i}.layer_norm"
+        for one, other in _T5_ATTENTION.items():
+            found[f"{here}.{ours}_{one}"] = f"{there}.{i}.{theirs}.{other}"
+    last = f"{there}.{len(blocks)}"
+    found[f"{here}.ffn_norm"] = f"{last}.layer_norm"
+    found[f"{here}.ffn_down"] = f"{last}.DenseReluDense.wo"
+    found[f"{here}.ffn_up"] = f"{last}.DenseReluDense.{'wi_1' if gated else 'wi'}"
+    if gated:
+        found[f"{here}.ffn_gate"] = f"{last}.DenseReluDense.wi_0"
+    return found
+
+
+def _t5_names(gated: bool) -> _Names:
+    sides = _t5_side("enc", "encoder", gated) | _t5_side("dec", "decoder", gated)
+    return _Names({**_T5_ENDS, **sides})
+
+
 _NAMES = {
     "llama": _Names(
         _GATED,
@@ -146,7 +180,9 @@ _NAMES = {
         },
         orders={"blk.{i}.attn_qkv": _by_kind},
     ),
+    **dict.fromkeys(("t5", "t5encoder"), _t5_names(gated=False)),
 }
+_T5_GATED = _t5_names(gated=True)
 
 
 def _open(
@@ -166,6 +202,14 @@ def _open(
     return tensor
 
 
+def _depth(fields: Fields, name: str) -> int:
+    """The number of layers of the stack that a tensor belongs to."""
+    keys: tuple[str, ...] = ("num_hidden_layers", "n_layer", "num_layers")
+    if name.startswith("dec."):
+        keys = ("num_decoder_layers", *keys)
+    return int(next(fields[key] for key in keys if fields.get(key)))
+
+
 def read_tensors(file: GgufFile, fields: Fields) -> dict[str, Tensor]:
     """Returns the tensors under their names in a Hugging Face folder. No values are read but those
     of norms. `fields` are those of config.json (`config.read_config`).
@@ -174,21 +218,23 @@ def read_tensors(file: GgufFile, fields: Fields) -> dict[str, Tensor]:
     the architecture has.
     """
     names = _NAMES[read_architecture(file)]
-    layers = int(fields.get("num_hidden_layers") or fields["n_layer"])
+    if str(fields.get("feed_forward_proj")).startswith("gated"):
+        names = _T5_GATED
     found: dict[str, Tensor] = {}
     for name, stored in file.tensors.items():
         if _OF_ROTATION.fullmatch(name):
             continue
         what = f"{file.path}: tensor {name!r}"
         match = _LAYER.match(name)
-        layer, _, suffix = _LAYER.sub("blk.{i}.", name).rpartition(".")
+        layer, _, suffix = _LAYER.sub(r"\1blk.{i}.", name).rpartition(".")
         if layer not in names.layers or suffix not in ("weight", "bias"):
             raise CheckpointError(
                 f"{what} is not supported: {file.metadata['general.architecture']} has none of "
                 "that name here"
             )
-        if match and int(match[1]) >= layers:
+        layers = _depth(fields, name)
+        if match and int(match[2]) >= layers:
             raise CheckpointError(f"{what}: the model has {layers} layers")
-        theirs = names.layers[layer].replace("{i}", match[1] if match else "")
+        theirs = names.layers[layer].replace("{i}", match[2] if match else "")
         found[f"{theirs}.{suffix}"] = _open(names, layer, suffix, stored, fields, what)
     return found

@@ -1,7 +1,8 @@
 """The tokenizer in the metadata of a GGUF file, as the tokenizer.json that the model came with.
 
-Two kinds: "gpt2", byte-level BPE with merges, and "llama", pieces of SentencePiece with scores. In
-both, tokens of the kinds unknown, control and user-defined are found in a text before all else.
+Three kinds: "gpt2", byte-level BPE with merges, "llama", pieces of SentencePiece that scores merge,
+and "t5", pieces of the best sum of scores. In all of them, tokens of the kinds unknown, control and
+user-defined are found in a text before all else.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
+from numpy.typing import NDArray
 
 from packhorse_weights.config import Config
 from packhorse_weights.errors import CheckpointError
 from packhorse_weights.formats.gguf.file import GgufFile
 from packhorse_weights.formats.gguf.pretokenizers import PRE_TOKENIZERS
 from packhorse_weights.tokenizers.added_token import AddedToken
+from packhorse_weights.tokenizers.charsmap import check_charsmap
 from packhorse_weights.tokenizers.parts import (
     SPACE,
     A,
@@ -27,8 +30,11 @@ from packhorse_weights.tokenizers.parts import (
     Place,
     bpe,
     byte_level,
+    few_spaces,
     merges_of_scores,
+    metaspace,
     pieces_decoder,
+    precompiled,
     replace,
     sequence,
     template,
@@ -77,6 +83,7 @@ _FILL_IN: Mapping[str, tuple[str, ...]] = {
     "fim_sep": ("<|file_sep|>",),
 }
 _FILL_IN_ENDS = ("fim_pad", "fim_rep", "fim_sep")  # tokens that end an answer
+_NO_TEXT = "\uffff"  # no character: no text has a token that begins with it
 # Tokens of Phi-3 that leave the white space behind them alone.
 _KEEP_SPACE = ("<s>", "<unk>", "<|endoftext|>")
 
@@ -163,6 +170,29 @@ class _Vocabulary:
             raise CheckpointError(f"{self.where}: {key}: {size} entries for {count} tokens")
         return found
 
+    def scores(self) -> NDArray[Any]:
+        """A number for each token."""
+        found: NDArray[Any] | None = self.array("scores", len(self.tokens), numeric=True)
+        if found is None or not np.isfinite(found).all():
+            raise CheckpointError(f"{self.where}: {_KEYS}scores: expected a number per token")
+        return found
+
+    def charsmap(self) -> bytes:
+        """Compiled rules of normalisation; empty if there are none."""
+        found = self.array("precompiled_charsmap", None, numeric=True)
+        if found is None or not found.size:
+            return b""
+        if found.dtype.itemsize != 1:
+            raise CheckpointError(f"{self.where}: {_KEYS}precompiled_charsmap: expected bytes")
+        rules = found.tobytes()
+        try:
+            check_charsmap(rules)
+        except ValueError as error:
+            raise CheckpointError(
+                f"{self.where}: {_KEYS}precompiled_charsmap: {error!s:.120}"
+            ) from None
+        return bytes(rules)
+
     def token_id(self, name: str) -> int | None:
         """Returns the id of the token for "bos", "eos", ..., or None if there is none."""
         key = f"{_KEYS}{name}_token_id"
@@ -247,10 +277,7 @@ def _byte_level_bpe(vocabulary: _Vocabulary) -> Part:
 
 
 def _scored_pieces(vocabulary: _Vocabulary) -> Part:
-    count = len(vocabulary.tokens)
-    scores = vocabulary.array("scores", count, numeric=True)
-    if scores is None or not np.isfinite(scores).all():
-        raise CheckpointError(f"{vocabulary.where}: {_KEYS}scores: expected a number per token")
+    scores = vocabulary.scores()
     made = {
         token: float(score)
         for token, score, kind in zip(vocabulary.tokens, scores, vocabulary.kinds, strict=True)
@@ -279,6 +306,51 @@ def _scored_pieces(vocabulary: _Vocabulary) -> Part:
     )
 
 
+def _best_pieces(vocabulary: _Vocabulary) -> Part:
+    kinds = np.array(vocabulary.kinds)
+    scores = vocabulary.scores()
+    least = scores[kinds == _NORMAL].min(initial=0)
+    # Converters give sentinels, whose names they do not know, as unused pieces. These are special
+    # tokens, and have scores that do not lower that of unknown characters.
+    pieces = [
+        (_NO_TEXT + token, least) if kind == _UNUSED else (token, score)
+        for token, kind, score in zip(vocabulary.tokens, kinds, scores.tolist(), strict=True)
+    ]
+    unused = [
+        AddedToken(text, special=True).entry(i)
+        for i, ((text, _), kind) in enumerate(zip(pieces, kinds, strict=True))
+        if kind == _UNUSED
+    ]
+    for token, _ in pieces:
+        if not 0 < len(token) <= _MAX_TOKEN:
+            raise CheckpointError(
+                f"{vocabulary.where}: {_KEYS}tokens: a piece of {len(token)} characters, expected "
+                f"1 to {_MAX_TOKEN}"
+            )
+    unknown = vocabulary.token_id("unknown")
+    if unknown is None and _UNKNOWN not in vocabulary.kinds:
+        raise CheckpointError(f"{vocabulary.where}: {_KEYS}unknown_token_id is missing")
+    normalizers = precompiled(vocabulary.charsmap())
+    if vocabulary.flag("remove_extra_whitespaces", False):
+        normalizers += few_spaces()
+    spaces = metaspace("always" if vocabulary.flag("add_space_prefix", True) else "never")
+    return whole(
+        {
+            "type": "Unigram",
+            "unk_id": vocabulary.kinds.index(_UNKNOWN) if unknown is None else unknown,
+            "vocab": [[text, float(score)] for text, score in pieces],
+            "byte_fallback": False,
+        },
+        sorted([*vocabulary.added(), *unused], key=lambda one: int(one["id"])),
+        normalizer=sequence("normalizers", normalizers) if normalizers else None,
+        pre_tokenizer=spaces,
+        post_processor=vocabulary.ends(
+            vocabulary.flag("add_bos_token", False), vocabulary.flag("add_eos_token", True)
+        ),
+        decoder=spaces,
+    )
+
+
 def _chat_template(vocabulary: _Vocabulary) -> str | list[dict[str, str]] | None:
     """Reads what tokenizer_config.json would say: the one chat template, or several by name."""
     found: dict[str, str] = {}
@@ -304,7 +376,7 @@ def _settings(vocabulary: _Vocabulary, special: Sequence[str]) -> dict[str, Any]
 
 
 _read: WeakKeyDictionary[GgufFile, GgufTokenizer | None] = WeakKeyDictionary()
-_KINDS = {"gpt2": _byte_level_bpe, "llama": _scored_pieces}
+_KINDS = {"gpt2": _byte_level_bpe, "llama": _scored_pieces, "t5": _best_pieces}
 
 
 def read_tokenizer(file: GgufFile) -> GgufTokenizer | None:
