@@ -10,7 +10,8 @@ faster-whisper and `mode="chunked"` cut a file where nobody speaks. CPU seconds 
 process, which other work on the machine hardly changes.
 
 A model of random weights (random_whisper.py) is run with --fixed N, which makes N tokens for each
-window at temperature 0, so that both do the same work.
+window at temperature 0, so that both do the same work. CTranslate2 ends a text at half of the
+length that it is given, and gets twice as much.
 """
 
 from __future__ import annotations
@@ -91,6 +92,9 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
             arguments.model, device="cpu", compute_type=arguments.dtype,
             cpu_threads=arguments.threads,
         )  # fmt: skip
+        if arguments.fixed is not None:
+            prompt = 4 if model.model.is_multilingual else 2
+            options["max_new_tokens"] = 2 * arguments.fixed - prompt
 
         if arguments.engine == "faster-whisper, batched":
             model = BatchedInferencePipeline(model)
@@ -151,6 +155,10 @@ def main() -> None:
     print(f"{sum(equal)} of {len(equal)} files have equal tokens and times")
     if arguments.words:
         compare_words(found["packhorse"]["texts"], found["faster-whisper"]["texts"])
+    if arguments.fixed is not None:
+        for engine, one in found.items():
+            tokens = sum(len(segment[3]) for text in one["texts"] for segment in text)
+            print(f"{engine}: {tokens} tokens")
     same = found["packhorse"]["texts"] == found["packhorse, all at once"]["texts"]
     print(f"all at once {'equals' if same else 'differs from'} one by one")
 

@@ -314,7 +314,7 @@ class LoadOptions:
         None,
         'dtype of keys and values in the cache of a session that generates: "float8" (e4m3 with a '
         "scale for each token and head of keys), or None for the dtype of the activations "
-        "(docs/generation.md)",
+        "and, on the CPU in speech in int8, bfloat16 (docs/generation.md)",
         "Keys and values in the cache: float8; by default as the activations.",
         group=GENERATION,
         metavar="DTYPE",

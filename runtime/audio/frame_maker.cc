@@ -1,13 +1,13 @@
-#include "audio/frame_maker.h"
-
 #include <algorithm>
 #include <cmath>
 #include <mutex>
 #include <string>
 #include <vector>
 
+#include "audio/log_mel.h"
 #include "core/format.h"
 #include "ops/backend.h"
+#include "packhorse/audio.h"
 #include "packhorse/error.h"
 
 namespace packhorse::audio {

@@ -1,5 +1,3 @@
-#include "audio/token_times.h"
-
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -7,6 +5,7 @@
 #include <limits>
 
 #include "core/format.h"
+#include "packhorse/audio.h"
 #include "packhorse/error.h"
 
 namespace packhorse::audio {

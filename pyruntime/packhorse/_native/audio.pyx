@@ -18,7 +18,7 @@ from packhorse._native.device cimport (
 import numpy as np
 
 
-cdef extern from "audio/log_mel.h" namespace "packhorse::audio" nogil:
+cdef extern from "packhorse/audio.h" namespace "packhorse::audio" nogil:
     cdef enum class End:
         kReflect
         kSilence
@@ -38,13 +38,13 @@ cdef extern from "<span>" namespace "std" nogil:
         AudioSpan()
         AudioSpan(const LogMelArgs*, size_t)
 
-cdef extern from "audio/frame_maker.h" namespace "packhorse::audio" nogil:
+cdef extern from "packhorse/audio.h" namespace "packhorse::audio" nogil:
     cdef cppclass CFrameMaker "packhorse::audio::FrameMaker":
         void make(AudioSpan) except +
 
     unique_ptr[CFrameMaker] make_frame_maker(Device, int64_t, int) except +
 
-cdef extern from "audio/token_times.h" namespace "packhorse::audio" nogil:
+cdef extern from "packhorse/audio.h" namespace "packhorse::audio" nogil:
     cdef cppclass TokenTimesArgs:
         TokenTimesArgs()
         FloatSpan weights

@@ -220,7 +220,8 @@ class PagedAttention {
     tile.rows = static_cast<int>(std::min(tile_rows(rows), rows - tile.first_row));
     tile.group = static_cast<int>(group_);
     tile.head_dim = args_.head_dim;
-    tile.bfloat16 = args_.q.dtype == DType::kBFloat16 && args_.pages.keys.dtype == DType::kBFloat16;
+    tile.bfloat16 = args_.pages.keys.dtype == DType::kBFloat16 &&
+                    (args_.q.dtype == DType::kBFloat16 || args_.rounded);
     tile.causal = args_.mask.causal;
     tile.first_position = tile.causal ? kv_len - rows / group_ : kv_len - 1;
     tile.keys = row_at(args_.pages.keys, head * kPageTokens);

@@ -88,7 +88,7 @@ struct PagedTile {
   int rows = 0;  // in this tile, at most kQueryTile
   int group = 1;
   int head_dim = 0;       // a multiple of 16
-  bool bfloat16 = false;  // whether q, keys and values are
+  bool bfloat16 = false;  // whether keys and values are, and q is or may be rounded to it
   int64_t first_position = 0;
   bool causal = true;
   const void* keys = nullptr;  // first row of this head in page 0

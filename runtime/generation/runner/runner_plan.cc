@@ -144,15 +144,18 @@ int64_t count_pages(const PlannedRunner& planned, const PlannedRunner* draft,
   return pages;
 }
 
+// True of a model whose encoder reads audio.
+bool hears(const Spec& spec) {
+  return spec.source() != nullptr && spec.source()->stem.kind == StemKind::kAudio;
+}
+
 // The formats of the dense layers of a model that generates. Those of windows of audio are large
 // products, for which CUDA has kernels of its own in 8 bits; what follows token by token has 16.
 void choose_formats(LoadedModel& model) {
   Precision& precision = model.precision;
-  const StackSpec* const source = model.spec.source();
   const bool on_cuda = model.backend.device->device().type == DeviceType::kCuda;
   const DType weight = precision.layers.weight;
-  const bool hears = source != nullptr && source->stem.kind == StemKind::kAudio;
-  if (on_cuda && hears) {
+  if (on_cuda && hears(model.spec)) {
     precision.source = precision.layers;
     precision.layers = precision.rest;
   } else if (weight == DType::kFloat8 || (on_cuda && weight == DType::kInt8)) {
@@ -163,6 +166,15 @@ void choose_formats(LoadedModel& model) {
   }
   precision.layers.skinny = true;
   precision.decoder = precision.layers;
+}
+
+// The dtype of keys and values in the cache. Those of a window of audio, which are many, are read
+// for every token at the rate of the memory, so that a CPU keeps them in 16 bits where weights have
+// fewer.
+DType cache_dtype(const LoadedModel& model, const GenerationOptions& options, DType activations) {
+  const bool halved = hears(model.spec) && options.dtype == DType::kInt8 &&
+                      model.backend.device->device().type == DeviceType::kCpu;
+  return options.kv_cache_dtype.value_or(halved ? DType::kBFloat16 : activations);
 }
 
 // All but the cache. `taken_back`: as for kv_cache_shape.
@@ -176,7 +188,7 @@ PlannedRunner plan_model(const std::string& spec_json, const GenerationOptions& 
   count_memory(model, [&](const ModelWeights& weights, Arena& arena) {
     const DType dtype = weights.stem.dtype;
     planned.shape = kv_cache_shape(model.spec.stack(), weights.stack, dtype,
-                                   options.kv_cache_dtype.value_or(dtype), taken_back);
+                                   cache_dtype(model, options, dtype), taken_back);
     take_runner_buffers(model.spec, weights, options, model.backend, arena);
   });
   static_cast<MemoryPlan&>(planned.plan) = model.plan;
@@ -229,9 +241,7 @@ int64_t longest_source(const Spec& spec, const GenerationOptions& options) {
 }
 
 int64_t source_features(const Spec& spec) {
-  const StackSpec* const source = spec.source();
-  const bool hears = source != nullptr && source->stem.kind == StemKind::kAudio;
-  return hears ? kAudioStride * source->stem.audio.features : 0;
+  return hears(spec) ? kAudioStride * spec.source()->stem.audio.features : 0;
 }
 
 namespace {

@@ -5,6 +5,10 @@
 
 namespace packhorse {
 
+/// Returns whether a weight has at most 10 bits, and its inputs are quantised too.
+inline bool is_quantized(const LinearWeight& weight) {
+  return weight.dtype == DType::kInt8 || weight.groups.wide_inputs;
+}
 /// True if an adapter of the batch adds something to these layers.
 bool adapts(const StackRun& run, LoraTarget target);
 /// The terms that adapters add to a layer in set `set` of weights. `workspace`:

@@ -26,7 +26,7 @@ AttentionArgs attention_args(const AttentionSpec& spec, const CrossAttentionWeig
   args.num_kv_heads = static_cast<int32_t>(spec.num_kv_heads);
   args.head_dim = static_cast<int32_t>(weights.query.out_features / spec.num_heads);
   args.scale = spec.scale.value_or(1.0f / std::sqrt(static_cast<float>(spec.head_dim)));
-  args.rounded = weights.output.dtype == DType::kInt8;
+  args.rounded = is_quantized(weights.output);
   args.workspace = buffers.workspace;
   return args;
 }

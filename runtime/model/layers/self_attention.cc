@@ -245,8 +245,10 @@ void attend(const StackRun& run, const Block& block, const SelfAttentionWeights&
   args.term.position_queries = weights.position_queries;
   args.term.grids = run.grids;
   if (run.spec.score_term.per_layer) static_cast<BucketBias&>(args.term) = weights.bucket_bias;
-  // A quantised layer rounds the output of attention anyway.
-  args.rounded = weights.output.dtype == DType::kInt8;
+  // A quantised layer rounds the output of attention anyway. Inputs of 16 bits do so less than
+  // bfloat16, but windows of audio are long, and models of speech are run in 16 bits.
+  const bool hears = run.spec.stem.kind == StemKind::kAudio;
+  args.rounded = hears ? is_quantized(weights.output) : weights.output.dtype == DType::kInt8;
   args.out_scale = weights.context_scale;
   run.ops.attention(args);
 }

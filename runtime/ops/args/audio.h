@@ -12,7 +12,7 @@ inline constexpr int64_t kFrameWindow = 400;  // samples that a frame hears
 inline constexpr int64_t kMostMels = 256;     // bands of a frame
 
 /// out[i] = log10(max(1e-10, p)) of the powers p of a frame in bands of the mel scale, as
-/// audio/log_mel.h defines them, computed in float64 and rounded once. Frame i hears the samples
+/// packhorse/audio.h defines them, computed in float64 and rounded once. Frame i hears the samples
 /// from kFrameHop * i on, which are finite.
 struct MelLogsArgs {
   const float* samples = nullptr;  // [kFrameHop * (F - 1) + kFrameWindow]

@@ -272,6 +272,88 @@ TEST(attention_weights_are_checked) {
   CHECK_THROWS_WITH(ops->attention_weights(args), "out");
 }
 
+// Queries in float32, one of each sequence, over pages in bfloat16 that all sequences share: those
+// of cross attention to one source. They may be rounded.
+struct RoundedCase {
+  RoundedCase(int64_t rows, int64_t keys)
+      : q(Matrix::random(rows, 2 * kHeadDim, DType::kFloat32, 84)),
+        out(rows, 2 * kHeadDim, DType::kFloat32),
+        cu_seqlens(prefix_sums(std::vector<int32_t>(static_cast<size_t>(rows), 1))),
+        kv_lens(static_cast<size_t>(rows), static_cast<int32_t>(keys)) {
+    for (int64_t i = 0; i < rows; ++i) table.insert(table.end(), {3, 0, 2});
+  }
+  void run(const CpuBackend& ops, int64_t first, int64_t rows) {
+    AttentionArgs args;
+    args.q = TensorView(q.row(first), DType::kFloat32, rows, q.columns);
+    args.out = TensorView(out.row(first), DType::kFloat32, rows, q.columns);
+    args.queries = {.num_tokens = rows,
+                    .num_sequences = rows,
+                    .max_seqlen = 1,
+                    .cu_seqlens = cu_seqlens.data()};
+    args.num_heads = args.num_kv_heads = 2;
+    args.head_dim = kHeadDim;
+    args.scale = 0.3f;
+    args.rounded = true;
+    args.pages.keys = keys.view();
+    args.pages.values = values.view();
+    args.pages.table = table.data();
+    args.pages.table_stride = 3;
+    args.pages.kv_lens = kv_lens.data();
+    args.pages.max_kv_len = kv_lens.front();
+    std::vector<std::byte> workspace(ops->paged_attention_workspace(args));
+    args.workspace = workspace.data();
+    ops->attention(args);
+  }
+  std::vector<double> expected() const {
+    const std::vector<float> queries = q.values(), k = keys.values(), v = values.values();
+    std::vector<double> result;
+    for (int64_t row = 0; row < q.rows; ++row) {
+      for (int64_t head = 0; head < 2; ++head) {
+        std::vector<double> sums(kHeadDim);
+        double total = 0;
+        for (int64_t key = 0; key < kv_lens.front(); ++key) {
+          const int64_t page = table[static_cast<size_t>(key / kPageTokens)];
+          const int64_t place = (2 * page + head) * kPageTokens + key % kPageTokens;
+          double score = 0;
+          for (int64_t c = 0; c < kHeadDim; ++c) {
+            score += static_cast<double>(queries[at(2 * row + head, c)]) *
+                     static_cast<double>(k[at(place, c)]);
+          }
+          const double weight = std::exp(0.3 * score);
+          total += weight;
+          for (int64_t c = 0; c < kHeadDim; ++c) {
+            sums[static_cast<size_t>(c)] += weight * static_cast<double>(v[at(place, c)]);
+          }
+        }
+        for (const double sum : sums) result.push_back(sum / total);
+      }
+    }
+    return result;
+  }
+  static size_t at(int64_t row, int64_t c) { return static_cast<size_t>(row * kHeadDim + c); }
+
+  static constexpr int64_t kHeadDim = 64;
+  Matrix q, out;
+  Matrix keys = Matrix::random(4 * 2 * kPageTokens, kHeadDim, DType::kBFloat16, 85, 0.5f);
+  Matrix values = Matrix::random(4 * 2 * kPageTokens, kHeadDim, DType::kBFloat16, 86);
+  std::vector<int32_t> cu_seqlens, kv_lens, table;
+};
+
+TEST(cpu_attention_of_float32_over_bfloat16_pages) {
+  const auto ops = make(3);
+  for (const int64_t rows : {1, 5, 9, 40}) {
+    for (const int64_t keys : {1, 33, 64, 150}) {
+      RoundedCase test(rows, keys);
+      test.run(ops, 0, rows);
+      CHECK(close(test.out, test.expected(), 3000.0));
+      // A row has the same bits alone.
+      const Matrix together = test.out;
+      for (int64_t row = 0; row < rows; ++row) test.run(ops, row, 1);
+      CHECK(test.out.same_rows(0, together, 0, rows));
+    }
+  }
+}
+
 TEST(pages_are_checked) {
   const auto backend = make(1);
   Matrix rows = Matrix::random(2, 16, DType::kFloat32, 71);

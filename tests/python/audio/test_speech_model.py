@@ -70,6 +70,17 @@ def test_alone_and_together(dtype: str) -> None:
             assert [(one.ids, one.logprobs) for one in found] == wanted
 
 
+def test_cache_of_int8() -> None:
+    """Keys and values have 16 bits beside weights of fewer, and what is asked for where it is."""
+    sizes = {}
+    for dtype in ("float32", "int8"):
+        for cache in (None, "float8"):
+            with load(dtype=dtype, kv_cache_dtype=cache) as session:
+                sizes[dtype, cache] = session.memory_plan.bytes_per_token
+    assert sizes["float32", None] == 2 * sizes["int8", None]
+    assert sizes["float32", "float8"] == sizes["int8", "float8"] < sizes["int8", None]
+
+
 class Gate:
     """A mask that restricts nothing, for which the engine waits until it is opened."""
 

@@ -14,7 +14,11 @@ from typing import Any
 import numpy as np
 import packhorse
 import pytest
+from checkpoints import GOLDEN
+from packhorse.audio import log_mel
+from packhorse_weights import convert
 from precisions import ModelMaker
+from speech_cases import sound
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "cpp"
 
@@ -74,6 +78,24 @@ def test_example_generates(examples: Path, make_model: ModelMaker) -> None:
     assert re.fullmatch(r"first:( \d+){8} \(length\)", first)
     assert re.fullmatch(r"second:( \d+){8}", second)
     assert run(examples / "generate", folder).splitlines()[1:] == [first, second]
+
+
+def test_example_transcribes(examples: Path, tmp_path: Path) -> None:
+    """Two windows have the tokens that Python gives of frames of its own."""
+    folder, samples = tmp_path / "speech", sound(1.3, 5)  # a window of this model is a second
+    convert(GOLDEN / "speech" / "whisper", folder)
+    (tmp_path / "samples").write_bytes(samples.tobytes())
+    found = run(examples / "transcribe", folder, tmp_path / "samples", "256", "257", "266")
+    frames = log_mel(np.pad(samples, (0, 32000 - samples.size)), 6, end="silence")
+    sampling = packhorse.Sampling(stop_ids=[256])
+    with packhorse.GenerationSession.load(folder, kv_tokens=8192) as session:
+        requests = [
+            session.submit_features([257, 266], window, sampling)
+            for window in (frames[:100], frames[100:])
+        ]
+        expected = [request.result().ids for request in requests]
+    assert [[int(token) for token in line.split()] for line in found.splitlines()] == expected
+    assert all(expected)
 
 
 def test_extension_module_gives_the_bits_of_the_session(embedder: Any, tiny_model: Path) -> None:
