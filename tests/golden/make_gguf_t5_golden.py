@@ -1,4 +1,4 @@
-"""Makes gguf_t5/NAME.gguf: tiny T5s as llama.cpp's converter writes them, and golden.npz: what
+"""Makes gguf_t5/NAME.gguf: tiny T5s as llama.cpp's converter writes them, and expected.npz: what
 transformers makes of their weights.
 
     pip install torch transformers gguf sentencepiece      (made with torch 2.13.0, transformers
@@ -158,7 +158,7 @@ def main() -> None:
         arrays[f"{name}/logits"] = found.logits[0].numpy()
         arrays[f"{name}/hidden"] = found.encoder_last_hidden_state[0].numpy()
         print(name, model.config.tie_word_embeddings, size, missing)
-    np.savez_compressed(FOLDER / "golden.npz", **arrays)
+    np.savez_compressed(FOLDER / "expected.npz", **arrays)
 
 
 if __name__ == "__main__":

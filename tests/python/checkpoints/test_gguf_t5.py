@@ -28,7 +28,7 @@ NAMES = ("t5", "t5-gated", "umt5")
 
 @pytest.fixture(scope="module")
 def golden() -> Any:
-    return np.load(FOLDER / "golden.npz")
+    return np.load(FOLDER / "expected.npz")
 
 
 def likely(name: str, golden: Any, dtype: Any) -> tuple[Any, Any]:
