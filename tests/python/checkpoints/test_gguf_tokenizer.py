@@ -220,7 +220,7 @@ COUNT = len(read_gguf(FOLDER / "llama.gguf").metadata["tokenizer.ggml.tokens"])
 @pytest.mark.parametrize(
     ("name", "keys", "words"),
     [
-        ("llama", {"model": "t5"}, "model 't5' is not supported; supported: gpt2, llama"),
+        ("llama", {"model": "rwkv"}, "model 'rwkv' is not supported; supported: gpt2, llama, t5"),
         ("llama", {"model": 3}, "model 3 is not supported"),
         ("gpt2", {"pre": "new"}, "pre 'new' is not supported; supported: default, gpt-2"),
         ("gpt2", {"pre": ["x"]}, "is not supported; supported"),
