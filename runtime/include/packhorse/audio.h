@@ -1,5 +1,5 @@
-// Audio around a model of speech: frames for GenerationSession::submit_features, and times of tokens
-// from AlignmentWeights.
+// Audio around a model of speech: frames for GenerationSession::submit_features, and times of
+// tokens from AlignmentWeights.
 #pragma once
 
 #include <cstdint>
@@ -58,7 +58,8 @@ class PACKHORSE_API FrameMaker {
 PACKHORSE_API std::unique_ptr<FrameMaker> make_frame_maker(Device device, int64_t num_mels,
                                                            int threads);
 
-/// Weights of cross attention. A frame here is one token of an encoder's source, a fiftieth of a second.
+/// Weights of cross attention. A frame here is one token of an encoder's source, a fiftieth of a
+/// second.
 struct TokenTimesArgs {
   std::span<const float> weights;  // [heads, tokens, frames]
   int64_t heads = 0;

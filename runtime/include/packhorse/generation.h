@@ -37,8 +37,8 @@ struct GenerationOptions {
   /// at least, but no more than fit into a quarter of the memory that the model leaves free.
   std::optional<int64_t> kv_tokens;
   /// The dtype of keys and values in the cache. Without a value: that of the activations, or
-  /// kBFloat16 on a CPU in a model of speech whose weights are kInt8. kFloat8: e4m3 with a scale for
-  /// each token and head of keys, which halves the cache of 16-bit sessions.
+  /// kBFloat16 on a CPU in a model of speech whose weights are kInt8. kFloat8: e4m3 with a scale
+  /// for each token and head of keys, which halves the cache of 16-bit sessions.
   std::optional<DType> kv_cache_dtype;
   int64_t max_tokens = 2048;   // tokens of one step: of all prompts' pieces and running sequences
   int64_t max_sequences = 64;  // sequences that run at once; not above max_tokens
