@@ -4,13 +4,15 @@ the device could do.
     python benchmarks/image/serving.py [--device DEVICE] [--size tiny | base | large]
         [--model FOLDER] [--clients N] [--seconds S]
 
-Three rates are measured, one after the other:
+Four rates are measured, one after the other:
 
+- the network alone: a server of Python's library, in a process of its own, drops what the clients
+  send;
 - the host alone: files are decoded, resized and made patches on all cores, and nothing else runs;
 - the device alone: the encoder runs patches that are there already, in full batches;
 - the server: clients, which are threads of other processes, send one image a request as a data URL.
 
-The server cannot be faster than the slower of the first two; the last line says which it is, how
+The server cannot be faster than the slowest of the first three; the last line says which it is, how
 near the server comes, and what was used up meanwhile: the GPU (busy for 80 % of the time by
 `nvidia-smi`), the cores (90 %, by the server, by clients, which take cores that it has, or by other
 programs), or the event loop's thread. A table says on what the server spends the processor time of
@@ -24,6 +26,7 @@ from __future__ import annotations
 import argparse
 import base64
 import http.client
+import http.server
 import io
 import itertools
 import json
@@ -218,6 +221,44 @@ def host_rate(folder: Path, seconds: float) -> tuple[float, dict[str, float]]:
     return rate, {use: ms / len(batch) for use, ms in times.items()}
 
 
+class Dropping(http.server.BaseHTTPRequestHandler):
+    """Reads requests and answers them with nothing."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        self.send_response(200)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: Any) -> None:
+        """Says nothing."""
+
+
+class DroppingServer(http.server.ThreadingHTTPServer):
+    request_queue_size = 1024  # connections that it has not taken yet
+
+
+def network_rate(clients: int, seconds: float) -> float:
+    """Images per second of clients whose images are dropped."""
+    port = free_port()
+    dropping = DroppingServer(("127.0.0.1", port), Dropping)
+    process = multiprocessing.get_context("fork").Process(target=dropping.serve_forever)
+    process.start()
+    dropping.socket.close()
+    try:
+        send_all(port, clients, 0.5)  # is not counted
+        start = time.monotonic()
+        count, _ = send_all(port, clients, seconds)
+        rate = count / (time.monotonic() - start)
+    finally:
+        process.terminate()
+        process.join()
+    print(f"network alone: {rate:.1f} images/s sent by {clients} clients", flush=True)
+    return rate
+
+
 def device_rate(folder: Path, device: str, seconds: float) -> tuple[float, float]:
     """(images per second of the encoder alone, of patches that are there already; milliseconds of
     the processor for each)."""
@@ -323,9 +364,10 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as room:
         folder = options.model or random_model(Path(room), options.size)
+        network = network_rate(options.clients, options.seconds / 4)
         host, uses = host_rate(folder, options.seconds / 2)
         device, uses["encoder"] = device_rate(folder, options.device, options.seconds / 4)
-        serving(folder, {"host": host, "device": device}, uses, options)
+        serving(folder, {"network": network, "host": host, "device": device}, uses, options)
 
 
 if __name__ == "__main__":
