@@ -26,6 +26,7 @@ from packhorse.audio.voiced import HOP, VoicedTimes, joined, with_whole_times
 from packhorse.audio.windows import clips_of
 from packhorse.generation.session import GenerationSession
 from packhorse.load_options import LoadOptions, ModelPath
+from packhorse.named_errors import named
 from packhorse.names import AskedDtype
 from packhorse.option_fields import takes_options
 from packhorse.progress_bar import shows_loading
@@ -172,11 +173,11 @@ class AudioModel:
         self, audio: AudioSource, *, rate: int | None = None, **options: Any
     ) -> Iterator[Segment | Language | Progress]:
         """Transcribes an audio and gives its language, each segment as soon as it is there, and how
-        many seconds are done. Arguments and errors are those of `transcribe`; an iterator that is
-        closed cancels what runs."""
-        for _, event in self._run([audio], rate, options, [0.0], True):
-            if isinstance(event, Segment | Language | Progress):
-                yield event
+        many seconds are done, at the end all of them. Arguments and errors are those of
+        `transcribe`; an iterator that is closed cancels what runs."""
+        durations = [0.0]
+        news = self._run([audio], rate, options, durations, True)
+        return _events(news, durations)
 
     def _run(
         self,
@@ -198,7 +199,7 @@ class AudioModel:
             except (ValueError, TypeError) as error:
                 if alone:
                     raise
-                raise type(error)(f"audio[{number}]: {error}") from None
+                raise named(error, f"audio[{number}]") from None
             durations[number] = samples.size / SAMPLE_RATE
             return samples
 
@@ -302,6 +303,20 @@ class AudioModel:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.session!r})"
+
+
+def _events(
+    news: Iterator[News], durations: Sequence[float]
+) -> Iterator[Segment | Language | Progress]:
+    """Events of one audio; the last window's frames may end before its samples do."""
+    done = 0.0
+    for _, event in news:
+        if isinstance(event, Progress):
+            done = event.seconds
+        if event is not None:
+            yield event
+        elif done != durations[0]:
+            yield Progress(durations[0])
 
 
 def _options(given: dict[str, Any]) -> TranscribeOptions:

@@ -263,7 +263,7 @@ class Transcriber:
         no_speech = 0.0
         decoded: Decoded | None = None
         for number, temperature in enumerate(self._options.temperatures):
-            seed = (self._options.seed + (seek << 5) + number) % (1 << 63)
+            seed = (int(self._options.seed) + (seek << 5) + number) % (1 << 63)
             sampling = self._sampling(temperature, seed, len(prompt))
             asked.append(Ask(prompt, sampling, heard))
             *first, results = yield asked

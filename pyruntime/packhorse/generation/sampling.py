@@ -9,8 +9,6 @@ from typing import Any, Literal, Protocol
 
 from packhorse.generation.setting_checks import (
     attention_heads,
-    is_int,
-    is_number,
     length_decay,
     require,
     sequence_biases,
@@ -19,6 +17,7 @@ from packhorse.generation.setting_checks import (
     token_ids,
     token_sequences,
 )
+from packhorse.number_checks import is_int, is_number
 
 EarlyStopping = bool | Literal["never"]
 SequenceBias = Mapping[Sequence[int], float] | Sequence[Sequence[Any]]

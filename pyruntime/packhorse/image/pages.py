@@ -23,6 +23,7 @@ from packhorse.image.prompts import (
 from packhorse.image.settings import Backend, ImageSettings, Size
 from packhorse.image.tiles import TileSettings
 from packhorse.load_options import LoadOptions, ModelPath
+from packhorse.named_errors import named
 from packhorse.names import AskedDtype
 from packhorse.option_fields import takes_options
 from packhorse.packing import Int32Array, batch_ranges, pack
@@ -145,7 +146,7 @@ class PageModel:
             try:
                 tiles, grid = self._cut(decode(source))
             except (ValueError, TypeError) as error:
-                raise type(error)(f"image {number}: {error}") from error
+                raise named(error, f"image {number}") from error
             ids = self._ids(grid)
             rows = self._rows(tiles)
             result = self.texts.encoder_session.run(pack([ids]), "vectors", features=rows)

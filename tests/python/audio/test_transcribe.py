@@ -105,6 +105,12 @@ def test_stream(model: AudioModel) -> None:
     done = [one.seconds for one in events if isinstance(one, Progress)]
     assert done == sorted(done)
     assert done[-1] == pytest.approx(3.0)
+    # Half a frame, which no window has, is done with the others.
+    *_, last = model.stream(sound(1.0125, 1), **options)
+    assert last == Progress(1.0125)
+    # Options are checked before anything is asked for.
+    with pytest.raises(ValueError, match="beam_size is 0"):
+        model.stream(audio, beam_size=0)
     with_break = model.stream(audio, **options)
     next(with_break)
     with_break.close()  # type: ignore[attr-defined]
@@ -147,7 +153,16 @@ def test_names_the_audio_of_a_list(model: AudioModel) -> None:
     broken = np.array([0.0, np.nan], np.float32)
     with pytest.raises(ValueError, match=r"audio\[1\]: the audio has nan at sample 1"):
         model.transcribe([sound(0.5, 0), broken])
+    with pytest.raises(ValueError, match=r"audio\[1\]: .*surrogates not allowed"):
+        model.transcribe([sound(0.5, 0), "\ud800.wav"])
     assert model.transcribe(sound(0.5, 0), temperature=0.0).duration == 0.5
+
+
+def test_numbers_of_numpy(model: AudioModel) -> None:
+    audio = sound(0.5, 0)
+    plain = model.transcribe(audio, beam_size=2, temperature=(0.0, 0.5), seed=2**61)
+    given = {"beam_size": np.int32(2), "temperature": (0, np.float32(0.5)), "seed": np.int64(2**61)}
+    assert model.transcribe(audio, **given) == plain
 
 
 def test_prompts(model: AudioModel) -> None:
