@@ -93,7 +93,8 @@ def encode_rows(
     except BaseException as error:  # the package raises nothing narrower
         if isinstance(error, TypeError | UnicodeEncodeError):
             for i, row in enumerate(rows, first):
-                _check_characters(row, i)
+                for text in (row,) if isinstance(row, str) else row:
+                    check_characters(text, f"texts[{i}]")
         if not raised_in(error, "tokenizers"):
             raise
         number = first + next((i for i, row in enumerate(rows) if _fails(encode, row)), 0)
@@ -119,15 +120,15 @@ def errors_of_tokenizers(where: str) -> Iterator[None]:
         raise ValueError(f"{where}: {error}") from None
 
 
-def _check_characters(row: Text, i: int) -> None:
-    for text in (row,) if isinstance(row, str) else row:
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise ValueError(
-                f"texts[{i}] has a lone surrogate, {text[error.start]!r}, at position "
-                f"{error.start}: half of a character, of a text that was cut or decoded wrongly"
-            ) from None
+def check_characters(text: str, name: str) -> None:
+    """Raises ValueError, which names the text, for one that has no form in UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"{name} has a lone surrogate, {text[error.start]!r}, at position {error.start}: half "
+            "of a character, of a text that was cut or decoded wrongly"
+        ) from None
 
 
 def _fails(encode: Callable[[list[Text]], object], text: Text) -> bool:
