@@ -43,6 +43,14 @@ def models(paths: dict[str, Path]) -> Iterator[dict[str, TextModel]]:
         one.close()
 
 
+def test_a_source_has_no_log_probabilities(client: Client) -> None:
+    body = {"model": "mbart", "prompt": TEXTS[0], "echo": True, "logprobs": 1, "max_tokens": 0}
+    answer = client.post("/v1/completions", body)
+    assert answer.status == 400
+    assert "reads the prompt in its encoder" in answer.json["error"]["message"]
+    assert client.post("/v1/completions", {**body, "echo": False, "max_tokens": 3}).status == 200
+
+
 def test_translations(client: Client, models: dict[str, TextModel]) -> None:
     answer = client.post("/translate", {"inputs": TEXTS})
     assert answer.status == 200, answer.json
