@@ -39,7 +39,7 @@ class TranscribeOptions:
     prompt_reset_on_temperature
                       it no longer does after a window that took a higher temperature
     initial_prompt    text, or tokens, that stand before the first window
-    prefix            text that the first window begins with
+    prefix            text that the first window begins with; the model goes on with it
     hotwords          words that stand before each window, where there is no prefix
     suppress_blank    a window begins with neither a space nor the end
     suppress_tokens   tokens that are never written; -1: marks of what is no speech

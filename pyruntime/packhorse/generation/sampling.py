@@ -107,7 +107,8 @@ class TimestampRules:
     """Tokens of time of a model of speech: all from `begin` on.
 
     They come in pairs of begin and end around the text of a segment, never fall, and the first new
-    token is one. Where they are more probable together than each other token, one is chosen
+    token is one; a prompt may end with it and text behind it, which are then gone on with. Where
+    they are more probable together than each other token, one is chosen
     (Radford et al. 2022, arXiv 2212.04356).
 
     begin          token of the time 0

@@ -42,6 +42,7 @@ def whisper() -> ReferenceWhisper:
         ({"beam_size": 3}, {}),
         ({"beam_size": 2, "patience": 2.0}, {}),
         ({"beam_size": 3, "initial_prompt": "ABBA BAB"}, {}),
+        ({"beam_size": 2, "prefix": "ABBA"}, {}),
         ({"beam_size": 2, "condition_on_previous_text": False}, {"condition": False}),
         ({"beam_size": 2, "no_speech_threshold": 1e-9}, {"thresholds": (1e-9, -1.0)}),
         ({"beam_size": 2, "clip_timestamps": [0.5, 1.7, 2.0]}, {"clips": (0.5, 1.7, 2.0)}),
@@ -54,7 +55,9 @@ def test_beside_the_reference(
     audio = sound(2.3, 4)
     asked = {"beam_size": 1, "temperature": 0.0, "max_initial_timestamp": 0.2} | options
     found = model.transcribe(audio, suppress_tokens=SUPPRESSED[:150], **asked)
-    patience = {name: options[name] for name in ("patience", "initial_prompt") if name in options}
+    patience = {
+        name: options[name] for name in ("patience", "initial_prompt", "prefix") if name in options
+    }
     suppress = model.tokens.suppressed(SUPPRESSED[:150])
     reference = whisper()
     expected = reference.transcribe(
@@ -179,6 +182,7 @@ def test_prompts(model: AudioModel) -> None:
     ):
         found = model.transcribe(audio, temperature=0.0, beam_size=1, **options)
         assert found.language == options.get("language", found.language)
+        assert found.text.startswith(options.get("prefix", "")[:20])
 
 
 def test_other_models_are_refused() -> None:
