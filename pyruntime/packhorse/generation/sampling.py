@@ -108,8 +108,8 @@ class TimestampRules:
 
     They come in pairs of begin and end around the text of a segment, never fall, and the first new
     token is one; a prompt may end with it and text behind it, which are then gone on with. Where
-    they are more probable together than each other token, one is chosen
-    (Radford et al. 2022, arXiv 2212.04356).
+    they are more probable together than each other token, one is chosen (Radford et al. 2022,
+    arXiv 2212.04356).
 
     begin          token of the time 0
     end_of_text    the first token that is no text

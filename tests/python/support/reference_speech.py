@@ -150,7 +150,8 @@ class ReferenceWhisper:
                 prompt += [TOKENS.start, language, TOKENS.transcribe]
                 begun = [TOKENS.first_time, *encode(f" {prefix}")] if prefix and seek == 0 else []
                 rules = {
-                    "begun": begun, "suppress": suppress, "most_initial": most_initial, "blank": encode(" ")[0],
+                    "begun": begun, "suppress": suppress, "most_initial": most_initial,
+                    "blank": encode(" ")[0],
                 }  # fmt: skip
                 most = min(CONTEXT // 2, CONTEXT - len(prompt) - len(begun))
                 tokens, total = self.beams(prompt, beam_size, patience, most, **rules)
