@@ -244,9 +244,9 @@ class AudioModel:
         longest = self._window * SAMPLE_RATE // FRAMES_PER_SECOND
         inner = replace(options, condition_on_previous_text=False, clip_timestamps=())
 
-        def decode(heard: Samples, language: str | None) -> Steps:
+        def decode(heard: Samples, language: str | None, first: bool) -> Steps:
             asked = inner if options.language is not None else replace(inner, language=language)
-            return self._transcribe(heard, asked)
+            return self._transcribe(heard, asked if first else replace(asked, prefix=None))
 
         if detector is None:
             ends = clips_of(options.clip_timestamps, samples.size // HOP)
