@@ -41,6 +41,9 @@ class CudaOps final : public Ops {
   size_t attention_workspace(const AttentionArgs& args) const override;
   size_t paged_attention_workspace(const AttentionArgs& args) const override;
   size_t sparse_pool_workspace(const SparsePoolArgs& args) const override;
+  bool samples(DType dtype) const override {
+    return dtype == DType::kFloat16 || dtype == DType::kBFloat16;
+  }
   size_t sample_workspace(const SampleArgs& args) const override {
     return static_cast<size_t>(args.num_biases + 1) * sizeof(float);
   }

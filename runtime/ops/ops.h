@@ -73,6 +73,8 @@ class PACKHORSE_API Ops {
   virtual size_t paged_attention_workspace(const AttentionArgs& args) const = 0;
   virtual size_t sparse_pool_workspace(const SparsePoolArgs& args) const = 0;
   virtual size_t sample_workspace(const SampleArgs& args) const = 0;
+  /// True if `sample` takes logits of this dtype as they are, as SampleArgs::source.
+  virtual bool samples(DType /*dtype*/) const { return false; }
   /// Throws InvalidArgument where heads are wider than the device takes.
   virtual size_t cca_workspace(const CcaArgs& args) const = 0;
   /// Throws RuntimeError where there are more experts than the device takes.

@@ -13,6 +13,12 @@ void Ops::sample(const SampleArgs& args) {
   if (vocab_size < 1 || vocab_size > kMostVocabSize) {
     fail(op, concat("logits has ", vocab_size, " columns, expected 1 to ", kMostVocabSize));
   }
+  if (args.source) {
+    check_matrix(op, "source", args.source, args.logits.rows(), vocab_size);
+    if (!samples(args.source.dtype)) {
+      fail(op, concat("source is ", args.source.describe(), ", which this backend does not take"));
+    }
+  }
   if (args.num_top < 0 || args.num_top > kMostTopTokens) {
     fail(op, concat("num_top is ", args.num_top, ", expected 0 to ", kMostTopTokens));
   }

@@ -227,10 +227,6 @@ void check(const Shape& shape, const Texts& texts, unsigned seed) {
   // same bits.
   Array<T> keys(one.keys.size());
   std::memcpy(keys.data(), one.keys.data(), keys.size() * sizeof(T));
-  one.for_new([&](size_t in_pages, size_t) {
-    one.keys[in_pages] = one.values[in_pages] = rounded<T>(NAN);
-  });
-  one.out.fill_bytes(0xff);
   AttentionArgs args = one.args();
   const PagedLaunch how = {.counters = one.counters.data(),
                            .workspace_bytes = one.workspace.size() * sizeof(float)};
@@ -238,9 +234,16 @@ void check(const Shape& shape, const Texts& texts, unsigned seed) {
   const int64_t kv_columns = shape.kv_heads * shape.head_dim;
   args.k = {one.new_keys.data(), kDType<T>, one.tokens, kv_columns};
   args.v = {one.new_values.data(), kDType<T>, one.tokens, kv_columns};
-  launch_attention_pages(args, how, emulated_stream(kForSkinnyRows));
-  CHECK(one.out.same_bits(prompts));
-  CHECK(one.keys.same_bits(keys));
+  for (const int multiprocessors : {kForSkinnyRows, kForPrompts}) {
+    if (!appends_to_pages(args, emulated_stream(multiprocessors).caps)) continue;
+    one.for_new([&](size_t in_pages, size_t) {
+      one.keys[in_pages] = one.values[in_pages] = rounded<T>(NAN);
+    });
+    one.out.fill_bytes(0xff);
+    launch_attention_pages(args, how, emulated_stream(multiprocessors));
+    CHECK(one.out.same_bits(prompts));
+    CHECK(one.keys.same_bits(keys));
+  }
   // The kernel for few rows finds no room on a device of less shared memory.
   one.out.fill_bytes(0xff);
   KernelStream small = emulated_stream(kForSkinnyRows);
@@ -288,6 +291,20 @@ TEST(pages_term_of_buckets) {
                          {{1, 2}, {300, 65}}, seed);
     check<__half>({.heads = 2, .kv_heads = 2, .head_dim = 256, .soft_cap = 5, .buckets = true},
                   {{3, 2}, {100, 33}}, seed);
+  }
+}
+
+// Sequences of one chunk, so many that on few multiprocessors every warp has some of its own.
+const Texts kManyShort{{1, 1, 0, 3, 1, 1, 2, 1, 1, 1, 5, 1, 1, 1, 1, 4},
+                       {1, 70, 9, 128, 64, 65, 20, 33, 127, 2, 5, 100, 63, 12, 90, 66}};
+
+TEST(pages_of_many_short_sequences) {
+  for (unsigned seed = 0; seed < 3; ++seed) {
+    check<__half>({}, kManyShort, seed);
+    check<__nv_bfloat16>({.heads = 3, .kv_heads = 3}, kManyShort, seed);
+    check<__half>({.heads = 6, .kv_heads = 2, .head_dim = 40, .soft_cap = 5, .alibi = true},
+                  kManyShort, seed);
+    check<__half>({.mask = {.causal = true, .window_left = 30}}, kManyShort, seed);
   }
 }
 
@@ -356,6 +373,7 @@ TEST(pages_of_sources) {
     check_cross<__nv_bfloat16>({.heads = 3, .kv_heads = 1, .head_dim = 128}, texts, seed);
     check_cross<__half>({.heads = 2, .kv_heads = 2, .head_dim = 16}, {{1, 1}, {0, 64}}, seed);
     check_cross<__half>({.heads = 2, .kv_heads = 1, .head_dim = 256}, {{3, 2}, {0, 33}}, seed);
+    check_cross<__half>({.heads = 3, .kv_heads = 3}, kManyShort, seed);
   }
 }
 

@@ -20,14 +20,39 @@ struct Case {
   bool masks_times = false;
 };
 
-// A row of logits, its settings, and what is written of it.
+// A row of logits, its settings, and what is written of it. T: what the logits are given as.
+template <class T>
 struct Chosen {
-  Chosen(size_t vocab_size, size_t num_top)
-      : logits(vocab_size), rows(1), tokens(1), top(num_top), logprobs(1), top_logprobs(num_top) {}
+  /// `padded`: the row ends at a multiple of eight, and so is read in vectors.
+  Chosen(size_t vocab_size, size_t num_top, bool padded)
+      : vocab_size(vocab_size),
+        logits(padded ? (vocab_size + 7) / 8 * 8 : vocab_size),
+        source(logits.size()),
+        rows(1),
+        tokens(1),
+        top(num_top),
+        logprobs(1),
+        top_logprobs(num_top) {}
 
+  /// Rounds the logits to T; those past the last token are larger than all others.
+  void round() {
+    for (size_t i = vocab_size; i < logits.size(); ++i) logits[i] = 1e4F;
+    for (size_t i = 0; i < logits.size(); ++i) {
+      source[i] = rounded<T>(static_cast<double>(logits[i]));
+      logits[i] = static_cast<float>(to_double(source[i]));
+    }
+  }
+
+  /// Where the logits are given as 16-bit numbers, `logits` has none of them from here on.
   SampleArgs args() {
     SampleArgs args;
-    args.logits = {logits.data(), DType::kFloat32, 1, static_cast<int64_t>(logits.size())};
+    const auto columns = static_cast<int64_t>(vocab_size),
+               stride = static_cast<int64_t>(logits.size());
+    args.logits = {logits.data(), DType::kFloat32, 1, columns, stride};
+    if constexpr (!std::is_same_v<T, float>) {
+      args.source = {source.data(), kDType<T>, 1, columns, stride};
+      logits.fill_bytes(0xff);
+    }
     args.rows = rows.data();
     args.wants_logprobs = true;
     args.num_top = static_cast<int32_t>(top.size());
@@ -38,7 +63,9 @@ struct Chosen {
     return args;
   }
 
+  size_t vocab_size;
   Array<float> logits;
+  Array<T> source;
   Array<SamplingRow> rows;
   Array<int32_t> tokens, top;
   Array<float> logprobs, top_logprobs;
@@ -80,16 +107,18 @@ std::vector<double> filtered(const Array<float>& logits, const Array<uint32_t>& 
   return left;
 }
 
-void check(const Case& of, bool beam, unsigned seed) {
+template <class T>
+void check(const Case& of, bool beam, bool padded, unsigned seed) {
   emulated::set_seed(seed);
   std::mt19937 random(seed);
   const auto size = static_cast<size_t>(of.vocab_size);
-  Chosen chosen(size, kTop);
+  Chosen<T> chosen(size, kTop, padded);
   Array<float>& logits = chosen.logits;
   Array<float> given(size), biases(2), workspace(2);
   fill_normal(logits, random, 2);
   const auto begin = static_cast<size_t>(of.timestamps < 0 ? of.vocab_size : of.timestamps);
   for (size_t i = begin; i < size; ++i) logits[i] += static_cast<float>(of.raised);
+  chosen.round();
   std::memcpy(given.data(), logits.data(), size * sizeof(float));
   Array<uint32_t> mask((size + 31) / 32);
   for (size_t i = 0; i < mask.size(); ++i) mask[i] = static_cast<uint32_t>(random());
@@ -137,17 +166,19 @@ void check(const Case& of, bool beam, unsigned seed) {
 }
 
 // `step`: logits are its multiples, so that more of them are equal the larger it is.
-void check_most_likely(int vocab_size, int count, float step, bool beam) {
+template <class T>
+void check_most_likely(int vocab_size, int count, float step, bool beam, bool padded) {
   emulated::set_seed(7);
   std::mt19937 random(7);
   const auto size = static_cast<size_t>(vocab_size);
   const auto num_top = static_cast<size_t>(count);
-  Chosen chosen(size, num_top);
+  Chosen<T> chosen(size, num_top, padded);
   Array<float>& logits = chosen.logits;
   fill_normal(logits, random, 3);
+  for (size_t i = 0; i < size; ++i) logits[i] = std::round(logits[i] / step) * step;
+  chosen.round();
   double sum = 0;
   for (size_t i = 0; i < size; ++i) {
-    logits[i] = std::round(logits[i] / step) * step;
     sum += std::exp(static_cast<double>(logits[i]));
   }
   const std::vector<float> given(logits.data(), logits.data() + size);
@@ -174,23 +205,35 @@ TEST(most_likely_tokens) {
     for (const float step : {1e-3F, 0.5F, 100.0F}) {  // the last leaves zeros: all are candidates
       for (const int count : {1, 8, 32, 33, 128}) {
         for (const int vocab_size : {1, 40, 318, 9001}) {
-          check_most_likely(vocab_size, count, step, beam);
+          for (const bool padded : {false, true}) {
+            check_most_likely<float>(vocab_size, count, step, beam, padded);
+            check_most_likely<__half>(vocab_size, count, step, beam, padded);
+          }
         }
       }
     }
   }
 }
 
+template <class T>
+void check_filters(bool beam, bool padded) {
+  for (unsigned seed = 0; seed < 3; ++seed) {
+    for (const double raised : {0, -9, 9}) {
+      check<T>({.vocab_size = 318, .timestamps = 267, .raised = raised}, beam, padded, seed);
+    }
+    check<T>({.vocab_size = 318, .timestamps = -1, .raised = 0}, beam, padded, seed);
+    check<T>({.vocab_size = 318, .timestamps = 267, .raised = 0, .masks_times = true}, beam, padded,
+             seed);
+  }
+  check<T>({.vocab_size = 9001, .timestamps = 7500, .raised = -1}, beam, padded, 5);
+}
+
 TEST(filtered_logits) {
   for (const bool beam : {false, true}) {
-    for (unsigned seed = 0; seed < 3; ++seed) {
-      check({.vocab_size = 318, .timestamps = -1, .raised = 0}, beam, seed);
-      check({.vocab_size = 318, .timestamps = 267, .raised = 0}, beam, seed);
-      check({.vocab_size = 318, .timestamps = 267, .raised = -9}, beam, seed);
-      check({.vocab_size = 318, .timestamps = 267, .raised = 9}, beam, seed);
-      check({.vocab_size = 318, .timestamps = 267, .raised = 0, .masks_times = true}, beam, seed);
+    for (const bool padded : {false, true}) {
+      check_filters<float>(beam, padded);
+      check_filters<__nv_bfloat16>(beam, padded);
     }
-    check({.vocab_size = 9001, .timestamps = 7500, .raised = -1}, beam, 5);
   }
 }
 

@@ -87,6 +87,8 @@ class PagesCase:
         )  # fmt: skip
 
 
+# Texts of one chunk of keys, and of so many that every warp has some of its own.
+MANY_SHORT = tuple((1, 1 + 37 * b % 128) for b in range(300))
 UNEVEN = ((100, 355), (0, 40), (300, 300), (1, 1), (1, 700), (63, 64), (65, 129))
 CASES = {
     "one-prompt": PagesCase(32, 8, 64, ((500, 500),)),
@@ -122,5 +124,8 @@ CASES = {
     "many-chunks-128": PagesCase(4, 4, 128, ((1, 9000), (1, 4097))),
     "many-chunks-256": PagesCase(2, 1, 256, ((1, 5000),)),
     "growing-maximum": PagesCase(4, 1, 64, ((2, 9000), (3, 2500)), late=4),
+    "many-short": PagesCase(12, 12, 64, MANY_SHORT),
+    "many-short-groups": PagesCase(16, 4, 64, tuple((min(3, n), n) for _, n in MANY_SHORT)),
+    "many-short-window": PagesCase(8, 8, 40, MANY_SHORT, {"window": 9, "alibi": True}),
     "windows-of-chunks": PagesCase(4, 1, 96, ((5, 9000),), {"window": 700}),
 }

@@ -30,6 +30,17 @@ def test_bits_of_few_rows(name: str, precision: Precision) -> None:
         assert found.tobytes() == whole[case.rows_of(pieces)].tobytes()
 
 
+@pytest.mark.parametrize("name", [name for name in CASES if name.startswith("many-short")])
+def test_bits_of_short_texts_alone(name: str, precision: Precision) -> None:
+    """A text alone is computed by the warps of a block together, each with its keys."""
+    case = CASES[name]
+    whole = case.attend(precision.name)
+    for b in range(0, len(case.texts), 29):
+        pieces = [range(new if i == b else 0) for i, (new, _) in enumerate(case.texts)]
+        found = case.attend(precision.name, pieces)
+        assert found.tobytes() == whole[case.rows_of(pieces)].tobytes(), b
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_float64(name: str, precision: Precision) -> None:
     case = CASES[name]

@@ -1,6 +1,7 @@
 // Choosing tokens: a cluster of blocks for each row of logits, or one block where there are many
 // rows. A block has a segment of the vocabulary. Its logits stay where they are and are read
-// several times, out of the caches.
+// several times, out of the caches. Logits of 16 bits become float32 where they are read, and in
+// memory only where the settings change them there.
 //
 // No row is sorted. The tokens that top_k or top_p keep are those above a key, and that key is
 // found digit by digit with a histogram of the next 8 bits, as in a radix sort. A list of a few
@@ -8,8 +9,10 @@
 // Weights of tokens are integers (ops/sampling_math.h): threads may add them in any order, and the
 // token that is drawn is the same as on the CPU for the same logits, but for the last bits of exp.
 #include <cfloat>
+#include <type_traits>
 
 #include "core/math.h"
+#include "cuda/common/vector.cuh"
 #include "cuda/sampling/row_blocks.cuh"
 #include "cuda/sampling/sampling.h"
 #include "ops/sampling_math.h"
@@ -48,6 +51,9 @@ struct Shared {
 /// however many blocks there are.
 constexpr int kSegments = kMostRowBlocks;
 
+/// One row of logits. T: the dtype of SampleArgs::source, or float where there is none. kVectors:
+/// rows can be read in vectors (takes_vectors).
+template <class T, bool kVectors>
 class Row {
  public:
   __device__ Row(const SampleArgs& args, int index, RowBlocks& blocks, Shared& shared)
@@ -56,12 +62,15 @@ class Row {
         index_(index),
         vocab_size_(static_cast<int>(args.logits.shape[1])),
         logits_(static_cast<float*>(args.logits.data) + index * args.logits.row_stride),
+        source_(static_cast<const T*>(args.source.data) + index * args.source.row_stride),
         shared_(shared),
         blocks_(blocks),
         begin_(segment_begin(blocks.rank() * segments())),
-        end_(segment_begin((blocks.rank() + 1) * segments())) {}
+        end_(segment_begin((blocks.rank() + 1) * segments())),
+        plain_(row_.counts < 0 && row_.mask < 0 && row_.bias_end >= row_.boost_end && !row_.flat) {}
 
   __device__ void run() {
+    if (changes_logits()) store_logits();
     if (row_.filtered || row_.timestamps >= 0) filter();
     if (row_.of_beam) return write_beam();
     float normalizer = 0;
@@ -74,7 +83,7 @@ class Row {
     if (threadIdx.x != 0 || !is_mine) return;
     args_.tokens[index_] = token;
     if (!args_.wants_logprobs) return;
-    float logit = token < 0 ? normalizer : logits_[token];
+    float logit = token < 0 ? normalizer : logit_of(token);
     for (int i = row_.bias_begin; i < row_.bias_end && !filtered_; ++i) {
       if (args_.bias_tokens[i] == token) logit = unbiased()[i];
     }
@@ -82,10 +91,31 @@ class Row {
   }
 
  private:
+  /// Returns whether biases or a filter write to the logits.
+  __device__ bool changes_logits() const {
+    return row_.filtered || row_.timestamps >= 0 || row_.bias_begin < row_.bias_end;
+  }
+
+  /// Writes this block's logits as float32, which they stay from then on.
+  __device__ void store_logits() {
+    if constexpr (!std::is_same_v<T, float>) {
+      for_logits([&](int token, float logit) { logits_[token] = logit; });
+      stored_ = true;
+      __syncthreads();
+    }
+  }
+
+  __device__ float logit_of(int token) const {
+    if constexpr (!std::is_same_v<T, float>) {
+      if (!stored_) return to_float(source_[token]);
+    }
+    return logits_[token];
+  }
+
   __device__ int segments() const { return kSegments / blocks_.count(); }
 
   __device__ int segment_begin(int segment) const {
-    const int size = ceil_div(vocab_size_, kSegments);
+    const int size = round_up(ceil_div(vocab_size_, kSegments), kVectorSize);
     return min(segment * size, vocab_size_);
   }
 
@@ -97,7 +127,7 @@ class Row {
     for (; first < end; first += kAtOnce * stride) {
       float logits[kAtOnce];
 #pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) logits[i] = logits_[min(first + i * stride, end - 1)];
+      for (int i = 0; i < kAtOnce; ++i) logits[i] = logit_of(min(first + i * stride, end - 1));
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
         if (first + i * stride < end) visit(first + i * stride, logits[i]);
@@ -105,10 +135,37 @@ class Row {
     }
   }
 
-  /// Does so for this thread's tokens of [begin, end).
+  /// Loads the logits of the eight tokens from `first` on, which is a multiple of eight.
+  __device__ void load_logits(float (&to)[kVectorSize], int first) const {
+    if constexpr (!std::is_same_v<T, float>) {
+      if (!stored_) return load_vector(to, source_ + first);
+    }
+    load_vector(to, logits_ + first);
+  }
+
+  /// Calls visit(token, logit) for this thread's tokens of [begin, end).
   template <class Visit>
   __device__ void for_logits(int begin, int end, Visit visit) const {
-    visit_logits(begin + static_cast<int>(threadIdx.x), end, kSampleThreads, visit);
+    const auto thread = static_cast<int>(threadIdx.x);
+    if constexpr (!kVectors) {
+      visit_logits(begin + thread, end, kSampleThreads, visit);
+    } else {
+      const int last = (end - 1) / kVectorSize * kVectorSize;
+      int first = (begin / kVectorSize + thread) * kVectorSize;
+      if (first >= end) return;
+      float next[kVectorSize];
+      load_logits(next, first);
+      for (; first < end; first += kSampleThreads * kVectorSize) {
+        float logits[kVectorSize];
+#pragma unroll
+        for (int i = 0; i < kVectorSize; ++i) logits[i] = next[i];
+        load_logits(next, min(first + kSampleThreads * kVectorSize, last));
+#pragma unroll
+        for (int i = 0; i < kVectorSize; ++i) {
+          if (first + i >= begin && first + i < end) visit(first + i, logits[i]);
+        }
+      }
+    }
   }
   template <class Visit>
   __device__ void for_logits(Visit visit) const {
@@ -238,7 +295,7 @@ class Row {
           visit_logits(first, end, stride,
                        [&](int token, float logit) { visit(token, weight(token, logit)); });
         },
-        [&](int token) { return weight(token, logits_[token]); });
+        [&](int token) { return weight(token, logit_of(token)); });
   }
 
   /// Keeps this block's `count` most likely tokens in shared memory. The logits are read twice:
@@ -344,7 +401,7 @@ class Row {
   }
 
   __device__ uint32_t key(int token, float logit) const {
-    if (filtered_) return logit_key(logit);
+    if (filtered_ || plain_) return logit_key(logit);
     if (row_.counts >= 0) {
       const auto* counts = static_cast<const int32_t*>(args_.counts.data);
       logit = penalize(logit, row_, counts[row_.counts * args_.counts.row_stride + token]);
@@ -406,12 +463,16 @@ class Row {
   const int index_;
   const int vocab_size_;
   float* const logits_;
+  const T* const source_;
   Shared& shared_;
   RowBlocks& blocks_;
   const int begin_, end_;  // this block's tokens
+  const bool plain_;       // no setting makes a token's key another than its logit's
+  bool stored_ = false;    // logits_ holds them, and not source_
   bool filtered_ = false;  // the logits are what the settings have made of them
 };
 
+template <class T, bool kVectors>
 __global__ void __launch_bounds__(kSampleThreads)
     sample_kernel(const __grid_constant__ SampleArgs args) {
   __shared__ Shared shared;
@@ -420,8 +481,15 @@ __global__ void __launch_bounds__(kSampleThreads)
   let_next_kernel_start();
   const int index = static_cast<int>(blockIdx.x) / blocks.count();
   if (args.row_count != nullptr && index >= *args.row_count) return;
-  Row(args, index, blocks, shared).run();
+  Row<T, kVectors>(args, index, blocks, shared).run();
   blocks.end();
+}
+
+/// True if every row can be read in vectors, also those that end past the last token.
+bool takes_vectors(const TensorView& logits) {
+  return logits.row_stride % kVectorSize == 0 &&
+         logits.row_stride >= round_up(logits.columns(), int64_t{kVectorSize}) &&
+         reinterpret_cast<uintptr_t>(logits.data) % 16 == 0;
 }
 
 }  // namespace
@@ -432,8 +500,13 @@ void launch_sample(const SampleArgs& args, const KernelStream& stream) {
   if (stream.caps.clusters) {
     while (blocks < kMostRowBlocks && rows * blocks * 2 <= stream.caps.sm_count) blocks *= 2;
   }
-  launch_clusters(blocks, sample_kernel, dim3(static_cast<unsigned>(rows) * blocks), kSampleThreads,
-                  0, stream, args);
+  const bool vectors = takes_vectors(args.logits) && (!args.source || takes_vectors(args.source));
+  const auto launch = [&]<class T>() {
+    launch_clusters(blocks, vectors ? sample_kernel<T, true> : sample_kernel<T, false>,
+                    dim3(static_cast<unsigned>(rows) * blocks), kSampleThreads, 0, stream, args);
+  };
+  if (!args.source) return launch.template operator()<float>();
+  dispatch_dtype(args.source.dtype, launch);
 }
 
 }  // namespace packhorse::cuda

@@ -54,12 +54,14 @@ SamplerBuffers take_sampler_buffers(const SamplerShape& shape, const LastingBuff
   SamplerBuffers buffers;
   buffers.lasting = lasting;
   buffers.head = take_lm(weights, rows, HeadArena{arena, ops, {}, dtype});
-  // The head's own result, where it is float32 already.
-  buffers.logits = dtype == DType::kFloat32 && rows > 0
-                       ? buffers.head.padded.column_slice(0, shape.vocab_size)
-                       : arena.take_matrix("logits", rows, shape.vocab_size, DType::kFloat32);
+  // The head's own result, where it is float32 already; else as many columns as that, which are
+  // converted sooner than rows of an odd size.
+  buffers.logits =
+      dtype == DType::kFloat32 && rows > 0
+          ? buffers.head.padded
+          : arena.take_matrix("logits", rows, weights.decoder.out_features, DType::kFloat32);
   SampleArgs args;
-  args.logits = buffers.logits;
+  args.logits = buffers.logits.column_slice(0, shape.vocab_size);
   args.num_biases = rows * kMostBiases;
   buffers.workspace = arena.take("sampling_workspace", ops.sample_workspace(args));
   return buffers;
@@ -259,7 +261,7 @@ SampleArgs Sampler::sample_args(const Chunk& chunk, int64_t num_rows) const {
   const ResultLayout layout(shape_.rows, chunk.num_rows, chunk.num_top);
   char* const results = buffers_.lasting.results;
   SampleArgs args;
-  args.logits = buffers_.logits.first_rows(num_rows);
+  args.logits = buffers_.logits.first_rows(num_rows).column_slice(0, shape_.vocab_size);
   args.rows = inputs_.device_rows().settings;
   args.bias_tokens = buffers_.lasting.bias_tokens;
   args.biases = buffers_.lasting.biases;
@@ -276,12 +278,19 @@ SampleArgs Sampler::sample_args(const Chunk& chunk, int64_t num_rows) const {
   return args;
 }
 
+void Sampler::make_logits(const TensorView& input, SampleArgs& args) {
+  const TensorView padded = buffers_.head.padded.first_rows(input.rows());
+  const bool as_they_are = spec_.scale == 1 && spec_.soft_cap == 0 && ops_.samples(padded.dtype);
+  make_lm_logits(spec_, weights_, buffers_.head, input,
+                 as_they_are ? padded : buffers_.logits.first_rows(input.rows()), nullptr, ops_);
+  if (as_they_are) args.source = padded.column_slice(0, shape_.vocab_size);
+}
+
 void Sampler::choose(int64_t most, const int32_t* row_count, bool wants_logprobs,
                      const TensorView& hidden) {
   SampleArgs args = sample_args({.wants_logprobs = wants_logprobs}, most);
   args.row_count = row_count;
-  make_lm_logits(spec_, weights_, buffers_.head, hidden.first_rows(most), args.logits, nullptr,
-                 ops_);
+  make_logits(hidden.first_rows(most), args);
   ops_.sample(args);
 }
 
@@ -310,8 +319,8 @@ void Sampler::compute(const Chunk& chunk, const TensorView& hidden) {
   const auto count = static_cast<int64_t>(chunk.num_rows);
   const TensorView input = buffers_.head.input.first_rows(count);
   ops_.cast({.x = hidden, .out = input, .rows = inputs_.device_rows().hidden_rows});
-  const SampleArgs args = sample_args(chunk, count);
-  make_lm_logits(spec_, weights_, buffers_.head, input, args.logits, nullptr, ops_);
+  SampleArgs args = sample_args(chunk, count);
+  make_logits(input, args);
   ops_.sample(args);
 }
 

@@ -45,7 +45,7 @@ size_t most_result_bytes(const SamplerShape& shape);
 struct SamplerBuffers {
   LastingBuffers lasting;
   LmScratch head;
-  TensorView logits;          // [rows, vocab_size] float32
+  TensorView logits;          // [rows, vocab_size or more] float32
   void* workspace = nullptr;  // scratch of sampling
 };
 
@@ -134,6 +134,8 @@ class Sampler {
   void add_restrictions(const Row& row, SamplingRow& settings);
   void add_target_mask(const Row& row, SamplingRow& settings);
   Chunk write(std::span<const Row> rows, const RowInputs& to);
+  /// Computes the logits of rows of the head's input, which become those of `args`.
+  void make_logits(const TensorView& input, SampleArgs& args);
   void compute(const Chunk& chunk, const TensorView& hidden);
   SampleArgs sample_args(const Chunk& chunk, int64_t num_rows) const;
   void download(const Chunk& chunk, std::span<const Row> rows);

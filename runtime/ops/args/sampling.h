@@ -54,6 +54,9 @@ struct SamplingRow {
 /// logits as they are given.
 struct SampleArgs {
   TensorView logits;                     // [n, vocab_size] float32; biases are added in place
+  /// The logits as 16-bit numbers, [n, vocab_size], or empty: where they are given, `logits` is
+  /// written only in rows that are changed. For what Ops::samples says alone.
+  TensorView source = {};
   const SamplingRow* rows = nullptr;     // [n]
   const int32_t* bias_tokens = nullptr;  // [num_biases]; a row has no token twice, of either kind
   const float* biases = nullptr;         // [num_biases]

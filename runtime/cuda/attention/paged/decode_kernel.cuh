@@ -17,6 +17,10 @@
 // the last block to finish merges all chunks in ascending order. Where that is much work, the last
 // few blocks share it.
 //
+// Where a step has many short sequences, waiting for one another would cost the warps of a block
+// more than their few keys do. Each then goes through the tiles of slabs of its own, and merges
+// them in registers by the same operations in the same order.
+//
 // A step launches this kernel once for every layer, and each time its instructions have to be
 // fetched from memory again, so rare code is kept out of the common path.
 #pragma once
@@ -28,6 +32,7 @@
 #include "cuda/attention/paged/decode_share.cuh"
 #include "cuda/attention/paged/decode_shared_merge.cuh"
 #include "cuda/attention/paged/decode_tiles.cuh"
+#include "cuda/attention/paged/warp_schedule.cuh"
 
 namespace packhorse::cuda {
 
@@ -53,6 +58,8 @@ struct DecodeAttention : Tiles_ {
 
   /// Neighbouring columns of a row that a thread merges at once.
   static constexpr int kColumns = kDim >= 128 ? 4 : 2;
+  /// Warps may have slabs of their own; the results of larger heads would take too many registers.
+  static constexpr bool kMayBeAlone = kDim <= 64;
   /// Parts of a row, for the merge by warps: a warp merges one part, kColumns columns in each lane.
   static constexpr int kParts = kDim / (32 * kColumns);
 
@@ -204,6 +211,37 @@ struct DecodeAttention : Tiles_ {
     }
   }
 
+  /// Results of a slab that a warp computes by itself: of the current chunk, and of those before.
+  struct OwnRows {
+    MergedRows<kDim> chunk, merged;
+  };
+
+  /// Merges a tile into those before it, and after the slab's `last` one stores the results.
+  __device__ void merge_own_tile(const DecodeWork& work, const float (&output)[kDim / 8][4],
+                                 float2 maxima, float2 sums, bool last, OwnRows& own) const {
+    own.chunk.add(output, maxima, sums);
+    if (!last && work.tile + 1 < Traits::kWarps) return;
+    own.merged.add(own.chunk);
+    own.chunk = {};
+    if (!last) return;
+    const AccumulatorPlace place;
+    const Rows slab = rows(work);
+#pragma unroll
+    for (int h = 0; h < kRows / 8; ++h) {
+      const int row = place.row + h * 8;
+      if (row >= slab.count()) continue;
+      const float sum = h == 0 ? own.merged.above.sum : own.merged.below.sum;
+#pragma unroll
+      for (int n = 0; n < kDim / 8; ++n) {
+        const int column = n * 8 + place.column;
+        if (column >= params.args.head_dim) continue;
+        slab.store(row, column, {own.merged.output[n][2 * h], own.merged.output[n][2 * h + 1]},
+                   sum);
+      }
+    }
+    own.merged = {};
+  }
+
   /// Merges the tiles of a chunk. The result goes to the workspace. If no other block has chunks of
   /// these rows, it is merged with the chunks before instead, and stored after the last chunk.
   __device__ void merge_tiles(const DecodeWork& work, bool last, AllKept& kept) const {
@@ -310,17 +348,15 @@ struct DecodeAttention : Tiles_ {
   }
 };
 
-template <class Tiles>
-__global__ void __launch_bounds__(Tiles::Traits::kThreads, Tiles::Traits::kBlocks)
-    paged_decode_kernel(const __grid_constant__ DecodeKernelParams params) {
-  using Attention = DecodeAttention<Tiles>;
+/// Computes the units of a block, or, with a WarpSchedule, the tiles of each warp's own slabs.
+template <class Attention, class Schedule>
+__device__ __forceinline__ void compute_units(Attention& attention, Schedule& schedule) {
   constexpr int kDim = Attention::kDim;
   constexpr int kRows = Attention::kRows;
-  extern __shared__ __align__(1024) unsigned char decode_shared[];  // aligned for TMA's swizzle
-  Attention attention(params, decode_shared);
-  DecodeSchedule<kRows, kChunkKeys<kDim>> schedule(params);
+  const DecodeKernelParams& params = attention.params;
   DecodeWork work;  // the current unit
   typename Attention::AllKept kept;
+  typename Attention::OwnRows own;
   typename Attention::Queries queries;
   int page = 0;
   bool more = true;
@@ -363,28 +399,53 @@ __global__ void __launch_bounds__(Tiles::Traits::kThreads, Tiles::Traits::kBlock
       wait_for_previous_kernel();
       let_next_kernel_start();
     }
+    if (unit >= 0) attention.store_new(work, page);
     if (more) {
       if (!same) attention.load_queries(queries, next);
       attention.copy_new(next, next_page);
     }
     attention.end_group();
     if (unit >= 0) {
-      if (unit > 0) __syncthreads();  // results of the unit before have been merged
-      attention.leave_tile(work, output, maxima, sums);
-      __syncthreads();
-      attention.merge_tiles(work, !same, kept);
-      if (!same && work.blocks > 1) {
-        shares = !more && attention.shares_merge(work);
-        if (!shares && attention.is_last(work, more)) {
-          merge_chunks<typename Attention::Rows, kDim, Attention::Traits::kWarps>(params, work);
+      if constexpr (Schedule::kAlone) {
+        attention.merge_own_tile(work, output, maxima, sums, !same, own);
+      } else {
+        if (unit > 0) __syncthreads();  // results of the unit before have been merged
+        attention.leave_tile(work, output, maxima, sums);
+        __syncthreads();
+        attention.merge_tiles(work, !same, kept);
+        if (!same && work.blocks > 1) {
+          shares = !more && attention.shares_merge(work);
+          if (!shares && attention.is_last(work, more)) {
+            merge_chunks<typename Attention::Rows, kDim, Attention::Traits::kWarps>(params, work);
+          }
         }
       }
-      attention.store_new(work, page);
     }
     work = next;
     page = next_page;
   }
-  if (shares) attention.share_merge(work, schedule.slab_goes_on());
+  if constexpr (!Schedule::kAlone) {
+    if (shares) attention.share_merge(work, schedule.slab_goes_on());
+  }
+}
+
+template <class Tiles>
+__global__ void __launch_bounds__(Tiles::Traits::kThreads, Tiles::Traits::kBlocks)
+    paged_decode_kernel(const __grid_constant__ DecodeKernelParams params) {
+  using Attention = DecodeAttention<Tiles>;
+  constexpr int kRows = Attention::kRows;
+  constexpr int kWarps = Attention::Traits::kWarps;
+  constexpr int kKeys = kChunkKeys<Attention::kDim>;
+  extern __shared__ __align__(1024) unsigned char decode_shared[];  // aligned for TMA's swizzle
+  Attention attention(params, decode_shared);
+  DecodeSchedule<kRows, kKeys, kWarps> schedule(params);
+  if constexpr (Attention::kMayBeAlone) {
+    if (const int tiles = schedule.tiles_of_warps(); tiles > 0) {
+      WarpSchedule<kRows, kKeys, kWarps> own(schedule.sequences(), tiles);
+      return compute_units(attention, own);
+    }
+  }
+  compute_units(attention, schedule);
 }
 
 }  // namespace packhorse::cuda

@@ -90,7 +90,7 @@ struct WarpTiles {
 
   /// The first key of this warp's tile.
   __device__ int first_key(const DecodeWork& work) const {
-    return work.chunk * kChunkKeys<kDim> + warp * kKeys;
+    return work.chunk * kChunkKeys<kDim> + work.tile * kKeys;
   }
   /// The page of this warp's tile; 0 past the sequence's end.
   __device__ int page_of(const DecodeWork& work) const {
@@ -114,7 +114,7 @@ struct WarpTiles {
     const int64_t head = static_cast<int64_t>(page) * params.args.num_kv_heads + work.slab.kv_head;
     return head * kTokens + first_key(work) % kTokens;
   }
-  /// Calls body(to, from) for this lane's vectors of a whole tile: their addresses in the tile
+  /// Calls body(to, from, row) for this lane's vectors of a whole tile: their addresses in the tile
   /// `to`, and in rows of kDim elements at `from`. The swizzle repeats after eight rows, so
   /// addresses differ by constants, which take no instruction.
   template <class Element, class Body>
@@ -126,7 +126,7 @@ struct WarpTiles {
       T* const place = to + tile_place<kKeys>(row, column);
       const Element* const at = from + (row * kDim + column);
 #pragma unroll
-      for (int i = 0; i < kKeys; i += 8) body(place + i * 64, at + i * kDim);
+      for (int i = 0; i < kKeys; i += 8) body(place + i * 64, at + i * kDim, row + i);
     }
   }
 };
@@ -172,7 +172,6 @@ struct DecodeTiles : WarpTiles<T_, Traits_> {
       if (lane == 0) copy_by_tma(work, page, of_keys);
     } else {
       copy_by_lanes(work, page, of_keys);
-      if (!of_keys) clear_values(work);
     }
   }
 
@@ -219,17 +218,16 @@ struct DecodeTiles : WarpTiles<T_, Traits_> {
   __device__ void store_new(const DecodeWork& work, int page) const {
     const AttentionArgs& args = params.args;
     if (!has_new(work) || args.k.data == nullptr || work.slab.row > 0) return;
-#pragma unroll 1
-    for (int part = 0; part < 2; ++part) {
-      const bool of_keys = part == 0;
-      T* const to = page_rows(
-          work, page, static_cast<T*>(of_keys ? args.pages.keys.data : args.pages.values.data));
-      for_new(work, page, of_keys, [&](int row, int column, const T* from) {
-        if (column >= args.head_dim) return;
-        *reinterpret_cast<uint4*>(to + row * args.head_dim + column) =
-            *reinterpret_cast<const uint4*>(from);
-      });
-    }
+    T* const keys = page_rows(work, page, static_cast<T*>(args.pages.keys.data));
+    T* const values = page_rows(work, page, static_cast<T*>(args.pages.values.data));
+    for_new(work, page, [&](int row, int column, const T* key, const T* value) {
+      if (column >= args.head_dim) return;
+      const int at = row * args.head_dim + column;
+      const uint4 new_key = *reinterpret_cast<const uint4*>(key);
+      const uint4 new_value = *reinterpret_cast<const uint4*>(value);
+      *reinterpret_cast<uint4*>(keys + at) = new_key;
+      *reinterpret_cast<uint4*>(values + at) = new_value;
+    });
   }
 
  private:
@@ -257,8 +255,16 @@ struct DecodeTiles : WarpTiles<T_, Traits_> {
         work, page, static_cast<const T*>(of_keys ? args.pages.keys.data : args.pages.values.data));
     T* const to = of_keys ? keys : values;
     const int old = work.slab.position - first_key(work);
-    if (args.head_dim == kDim && old >= kKeys) {  // nearly every tile
-      this->for_whole_tile(to, from, [](T* to, const T* from) { copy_vector_async(to, from); });
+    if (args.head_dim == kDim) {
+      if (old >= kKeys) {  // nearly every tile
+        this->for_whole_tile(to, from,
+                             [](T* to, const T* from, int) { copy_vector_async(to, from); });
+        return;
+      }
+      const int end = of_keys ? kKeys : work.slab.kv_length - first_key(work);
+      this->for_whole_tile(to, from, [&](T* to, const T* from, int row) {
+        if (row < old || row >= end) copy_vector_async(to, from, row < old);
+      });
       return;
     }
     const int column = lane % kAcross * kVectorSize;
@@ -268,6 +274,7 @@ struct DecodeTiles : WarpTiles<T_, Traits_> {
       copy_vector_async(to + tile_place<kKeys>(row, column),
                         from + (inside ? row * args.head_dim + column : 0), inside);
     }
+    if (!of_keys) clear_values(work);
   }
 
   /// Clears values past the sequence's end, where probabilities are zero but 0 x NaN would be NaN;
@@ -281,39 +288,38 @@ struct DecodeTiles : WarpTiles<T_, Traits_> {
     }
   }
 
-  /// Calls body(row of this warp's tile, column, address of the token's keys or values) for the
+  /// Calls body(row of this warp's tile, column, address of the token's key, of its value) for the
   /// tokens of this step, for eight elements at a time; columns may lie past the head's end.
   template <class Body>
-  __device__ void for_new(const DecodeWork& work, int page, bool of_keys, Body body) const {
+  __device__ void for_new(const DecodeWork& work, int page, Body body) const {
     const AttentionArgs& args = params.args;
     const int first = first_key(work);
     const int begin = max(0, work.slab.position - first);
     const int end = min(kKeys, work.slab.kv_length - first);
     const int column = lane % kAcross * kVectorSize;
-    const T* fresh = static_cast<const T*>(of_keys ? args.k.data : args.v.data);
-    const int64_t stride = of_keys ? args.k.row_stride : args.v.row_stride;
-    const T* pages = static_cast<const T*>(of_keys ? args.pages.keys.data : args.pages.values.data);
 #pragma unroll 1
     for (int row = begin + lane / kAcross; row < end; row += kRowsAtOnce) {
-      const int token = work.slab.q_begin + first + row - work.slab.position;
-      const T* from = fresh == nullptr ? page_rows(work, page, pages) + row * args.head_dim
-                                       : fresh + token * stride + work.slab.kv_head * args.head_dim;
-      body(row, column, from + column);
+      const int64_t token = work.slab.q_begin + first + row - work.slab.position;
+      const auto at = [&](const TensorView& fresh, const TensorView& pages) {
+        const T* const rows = static_cast<const T*>(fresh.data);
+        if (rows == nullptr) {
+          return page_rows(work, page, static_cast<const T*>(pages.data)) + row * args.head_dim;
+        }
+        return rows + token * fresh.row_stride + work.slab.kv_head * args.head_dim;
+      };
+      body(row, column, at(args.k, args.pages.keys) + column,
+           at(args.v, args.pages.values) + column);
     }
   }
 
   __device__ void copy_both_new(const DecodeWork& work, int page) const {
-#pragma unroll 1
-    for (int part = 0; part < 2; ++part) {
-      const bool of_keys = part == 0;
-      T* const to = of_keys ? keys : values;
-      for_new(work, page, of_keys, [&](int row, int column, const T* from) {
-        const bool inside = column < params.args.head_dim;
-        copy_vector_async(to + tile_place<kKeys>(row, column),
-                          inside ? from : static_cast<const T*>(params.args.pages.keys.data),
-                          inside);
-      });
-    }
+    for_new(work, page, [&](int row, int column, const T* key, const T* value) {
+      const bool inside = column < params.args.head_dim;
+      const int at = tile_place<kKeys>(row, column);
+      const T* const any = static_cast<const T*>(params.args.pages.keys.data);
+      copy_vector_async(keys + at, inside ? key : any, inside);
+      copy_vector_async(values + at, inside ? value : any, inside);
+    });
   }
 
   /// Waits for a tile that TMA copies from its page, and writes the tokens of this step over it.

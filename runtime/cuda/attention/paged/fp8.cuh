@@ -141,8 +141,8 @@ struct Float8DecodeTraits : DecodeTraits<kDim, kRows> {
   static constexpr size_t kSharedBytes = kScalesAt + sizeof(Scales);
   static constexpr bool kTmaHelps = false;
   static constexpr bool kTma = false;
-  static constexpr int kBlocks = static_cast<int>(
-      std::min(size_t{kDim > 64 ? 3 : 2}, size_t{228 * 1024} / (kSharedBytes + 1024)));
+  static constexpr int kBlocks =
+      static_cast<int>(std::min(size_t{3}, size_t{228 * 1024} / (kSharedBytes + 1024)));
   static_assert(kBlocks > 0);
 };
 
@@ -269,7 +269,7 @@ struct Float8DecodeTiles : WarpTiles<T_, Traits_> {
   __device__ void receive(bool of_keys) const {
     const unsigned char* from = tile_bytes(of_keys);
     const int head_dim = params.args.head_dim;
-    const auto unpack = [](T* to, const unsigned char* from) {
+    const auto unpack = [](T* to, const unsigned char* from, int = 0) {
       *reinterpret_cast<uint4*>(to) = unpack_vector<T>(*reinterpret_cast<const uint2*>(from));
     };
     __syncwarp();
