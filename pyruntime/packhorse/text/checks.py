@@ -33,8 +33,9 @@ def as_texts(texts: Any, name: str = "texts") -> Iterable[Any]:
     return texts
 
 
-def check_text(text: object, i: int, prompt: str, pairs: bool) -> Text:
-    """The text or, where `pairs` may come, pair of texts, after the prompt."""
+def check_text(text: object, i: int, prompt: str, pairs: bool, name: str = "texts") -> Text:
+    """The text or, where `pairs` may come, pair of texts, after the prompt. `name`: for messages.
+    Raises ValueError."""
     if isinstance(text, str):
         return prompt + text
     if pairs and isinstance(text, list | tuple) and len(text) == 2:
@@ -42,7 +43,7 @@ def check_text(text: object, i: int, prompt: str, pairs: bool) -> Text:
         if isinstance(one, str) and isinstance(two, str):
             return prompt + one, two
     expected = "a text or a pair of texts" if pairs else "a text"
-    raise ValueError(f"texts[{i}] is {text!r:.80}, expected {expected}")
+    raise ValueError(f"{name}[{i}] is {text!r:.80}, expected {expected}")
 
 
 def check_ids(

@@ -439,6 +439,8 @@ def test_wrong_types_are_named(models: Any) -> None:
         for model in (models("marian"), models("t5")):
             with pytest.raises(ValueError, match=message):
                 model.translate(TEXTS[0], **options)
+    with pytest.raises(ValueError, match=r"prompts\[1\] is None, expected a text"):
+        models("t5").generate([TEXTS[0], None])
     with pytest.raises(ValueError, match="source is None and target 'fr', but this model is told"):
         models("t5").translate(TEXTS[0], target="fr")
 

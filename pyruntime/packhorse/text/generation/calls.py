@@ -118,8 +118,8 @@ class TextGeneration:
 
     def prompt_ids(self, prompt: Any, number: int) -> Int32Array:
         """Tokens of a prompt as it stands, with those that the tokenizer puts around a text."""
+        check_text(prompt, number, "", False, "prompts")
         if self.sources is not None:
-            check_text(prompt, number, "", False)
             plain = self.sources.direction(None, None, aims=False)
             return self.sources.encode([prompt], plain, first=number)[0]
         encode, table = self._tokenizer.encode, self._vocab_size
