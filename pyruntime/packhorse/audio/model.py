@@ -279,15 +279,14 @@ class AudioModel:
                 raise ValueError(
                     f"{name} is {getattr(options, name)}, expected at most max_sequences {most}"
                 )
-        given = options.initial_prompt
-        ids = list(options.suppress_tokens or ())
-        ids += [] if given is None or isinstance(given, str) else list(given)
-        for token in ids:
-            if token >= self.tokens.vocab_size:
-                raise ValueError(
-                    f"a token is {token}, expected 0 to {self.tokens.vocab_size - 1}: the model "
-                    "knows no other"
-                )
+        for name in ("suppress_tokens", "initial_prompt"):
+            given = getattr(options, name)
+            for token in () if given is None or isinstance(given, str) else given:
+                if token >= self.tokens.vocab_size:
+                    raise ValueError(
+                        f"{name} has token {token}, expected 0 to {self.tokens.vocab_size - 1}: "
+                        "the model knows no other"
+                    )
 
     def close(self) -> None:
         """Closes the session (`Session.close`)."""

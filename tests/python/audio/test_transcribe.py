@@ -138,11 +138,12 @@ def test_report(model: AudioModel) -> None:
         ({"patience": 0}, "patience is 0, expected above 0"),
         ({"temperature": ()}, "temperature is .* a number from 0 on, or several"),
         ({"temperature": -1.0}, "temperature is -1.0"),
-        ({"suppress_tokens": [5000]}, "a token is 5000, expected 0 to 317"),
+        ({"suppress_tokens": [5000]}, "suppress_tokens has token 5000, expected 0 to 317"),
         ({"suppress_tokens": [-2]}, "suppress_tokens is"),
         ({"clip_timestamps": [2.0, 1.0]}, "clip_timestamps is .* do not fall"),
         ({"max_new_tokens": 0}, "max_new_tokens is 0, expected 1 or more, or None"),
         ({"initial_prompt": 3}, "initial_prompt is 3"),
+        ({"initial_prompt": [5, 999]}, "initial_prompt has token 999"),
     ],
 )
 def test_refused_options(model: AudioModel, options: dict[str, Any], message: str) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from typing import Any
 
@@ -46,18 +47,11 @@ def load_model(
     options = _read({"max_predictions": most, **given.options})
     options["max_adapters"] = max(options.get("max_adapters", 0), len(given.adapter))
     options["prefix_cache"] = server.prefix_cache != "off"
-    replicas: list[TextModel] = []
-    try:
-        for device, load in _of_devices(given, options):
-            replicas.append(TextModel.load(given.path, device, **load))
+    with _replicas(TextModel.load, given, options) as replicas:
         model = ServedModel(given, server, replicas, pool, metrics)
         for adapter in given.adapter:
             model.add_adapter(*_named(adapter))
         return model
-    except BaseException:
-        for replica in replicas:
-            replica.close()
-        raise
 
 
 def _suited(own: ModelSettings, given: ModelSettings, methods: Collection[str]) -> Any:
@@ -82,6 +76,22 @@ def _of_devices(
         threads = options.get("threads") if device == "cpu" else None
         # The log says that it is loading.
         yield device, {**options, "threads": threads, "progress": False}
+
+
+@contextmanager
+def _replicas(
+    load: Callable[..., Any], given: ModelSettings, options: Mapping[str, Any]
+) -> Iterator[list[Any]]:
+    """A model loaded on each of its devices. An error of what is done with them closes all."""
+    replicas: list[Any] = []
+    try:
+        for device, arguments in _of_devices(given, options):
+            replicas.append(load(given.path, device, **arguments))
+        yield replicas
+    except BaseException:
+        for replica in replicas:
+            replica.close()
+        raise
 
 
 def _suits(method: str, methods: Collection[str]) -> bool:
@@ -112,15 +122,8 @@ def _load_speech(
 ) -> ServedSpeech:
     cache = {"prefix_cache": server.prefix_cache != "off"}
     options = _read_shared(own, given, "audio", cache)
-    replicas: list[AudioModel] = []
-    try:
-        for device, load in _of_devices(given, options):
-            replicas.append(AudioModel.load(given.path, device, **load))
+    with _replicas(AudioModel.load, given, options) as replicas:
         return ServedSpeech(given, server, replicas, pool, metrics)
-    except BaseException:
-        for replica in replicas:
-            replica.close()
-        raise
 
 
 def _load_images(
@@ -131,15 +134,8 @@ def _load_images(
     metrics: Metrics,
 ) -> ServedImages:
     options = _read_shared(own, given, "images", {})
-    replicas: list[ImageModel] = []
-    try:
-        for device, load in _of_devices(given, options):
-            replicas.append(ImageModel.load(given.path, device, **load))
+    with _replicas(ImageModel.load, given, options) as replicas:
         return ServedImages(given, server, replicas, pool, metrics)
-    except BaseException:
-        for replica in replicas:
-            replica.close()
-        raise
 
 
 def abilities(given: ModelSettings) -> list[str]:
