@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 Report = Callable[[int, float, float], None]
 Self = TypeVar("Self", bound="AudioModel")
+_PAGE = 64  # tokens of the cache that are given away together
 _FRAMES_PER_TOKEN = 2  # that the encoder makes one of
 # Audios that are transcribed side by side, at least, whose frames are held: 80 bands of an hour are
 # 110 MiB.
@@ -113,6 +114,12 @@ class AudioModel:
             raise ValueError(
                 f"max_tokens is {asked.max_tokens}, expected {longest} at least: a step reads a "
                 "window of audio as a whole"
+            )
+        least = -(-longest // _PAGE) * _PAGE + _PAGE
+        if asked.kv_tokens is not None and asked.kv_tokens < least:
+            raise ValueError(
+                f"kv_tokens is {asked.kv_tokens}, expected {least} at least: a window of audio "
+                f"takes {longest} tokens of the cache, and its text more"
             )
         root = path if path.is_dir() else path.parent
         tokenizer, file = _tokenizer(root)

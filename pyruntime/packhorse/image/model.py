@@ -156,6 +156,11 @@ class ImageModel:
             )
         size = int(self.session.config["image"]["patch_size"])
         made = self.processor.patches(_as_list(images), size)
+        for number, (height, width) in enumerate(np.asarray(made.grids).tolist()):
+            if not height or not width:
+                raise ValueError(
+                    f"image {number}: it becomes smaller than a patch of {size} x {size} pixels"
+                )
         return PackedPatches(made.features, made.grids)
 
     def _run(

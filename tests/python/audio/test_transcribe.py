@@ -186,6 +186,17 @@ def test_prompts(model: AudioModel) -> None:
         assert found.text.startswith(options.get("prefix", "")[:20])
 
 
+def test_a_cache_holds_a_window() -> None:
+    """A smaller one would cut windows short."""
+    for size in (0, 64, 127):
+        with pytest.raises(
+            ValueError, match=f"kv_tokens is {size}, expected 128 at least: a windo"
+        ):
+            AudioModel.load(MODEL, kv_tokens=size)
+    with AudioModel.load(MODEL, kv_tokens=128) as model:
+        assert model.transcribe(sound(0.5, 0), beam_size=1, temperature=0.0).duration == 0.5
+
+
 def test_other_models_are_refused() -> None:
     with pytest.raises(ValueError, match="hears no audio: load it by packhorse.TextModel"):
         AudioModel.load(GOLDEN / "text_to_text" / "t5")

@@ -198,6 +198,17 @@ def test_a_wrong_image_has_its_number(folder: Path, tmp_path: Path, threads: int
             processor.patches([image], size)
 
 
+def test_an_image_smaller_than_a_patch_is_refused(folder: Path) -> None:
+    small = {"height": 3, "width": 3}
+    settings = {"image_processor_type": "CLIPImageProcessor", "size": small, "crop_size": small}
+    (folder / "preprocessor_config.json").write_text(json.dumps(settings))
+    image = np.zeros((30, 20, 3), np.uint8)
+    with ImageModel.load(folder) as model:
+        for images in ([image], [image, image]):
+            with pytest.raises(ValueError, match="^image 0: .* smaller than a patch of 7 x 7"):
+                model.embed(images)
+
+
 def test_a_closed_model_loads_no_texts(folder: Path) -> None:
     model = ImageModel.load(folder)
     model.close()
