@@ -156,11 +156,10 @@ class ImageModel:
             )
         size = int(self.session.config["image"]["patch_size"])
         made = self.processor.patches(_as_list(images), size)
-        for number, (height, width) in enumerate(np.asarray(made.grids).tolist()):
-            if not height or not width:
-                raise ValueError(
-                    f"image {number}: it becomes smaller than a patch of {size} x {size} pixels"
-                )
+        small = np.flatnonzero(np.asarray(made.grids).reshape(-1, 2).min(1, initial=1) == 0)
+        if small.size:
+            error = ValueError(f"an image becomes smaller than a patch of {size} x {size} pixels")
+            raise error if len(made.grids) == 1 else named(error, f"image {small[0]}")
         return PackedPatches(made.features, made.grids)
 
     def _run(
