@@ -158,6 +158,7 @@ def test_tasks_that_the_files_name(folders: Any, tmp_path: Path) -> None:
         found = model.translate(TEXTS, source="en", target="de")
         told = [f"hello {text}" for text in TEXTS]
         assert found == by_session(model, told, [0], ([], end), num_beams=2)
+        assert model.translate(TEXTS, source="EN", target="De") == found
         source, target = model._to_text.languages()
         assert (source.codes, source.default, source.required) == (["en"], None, False)
         assert target == (["de"], None, False)

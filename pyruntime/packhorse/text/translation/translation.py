@@ -121,8 +121,9 @@ class TextToText:
 
     def _task(self, source: str | None, target: str | None) -> tuple[str, dict[str, Any]]:
         tasks = self._generation.files.tasks
-        name = f"translation_{source}_to_{target}"
-        if name not in tasks or source is None or target is None:
+        codes = f"{source}_to_{target}".lower()
+        name = next((one for one in tasks if one.lower() == f"translation_{codes}"), None)
+        if name is None or source is None or target is None:
             known = ", ".join(sorted(one for one in tasks if one.startswith("translation")))
             raise ValueError(
                 f"source is {source!r:.40} and target {target!r:.40}, but this model is told no "
