@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from packhorse.audio import AudioModel
-from packhorse.audio.subtitles import render
+from packhorse.audio.subtitles import FORMATS, render
 
 
 def main() -> None:
@@ -20,7 +20,7 @@ def main() -> None:
     parser.add_argument("--model", default="openai/whisper-base")
     parser.add_argument("--language", help="such as de; by default it is detected")
     parser.add_argument("--task", default="transcribe", help="translate: into English")
-    parser.add_argument("--format", default="srt", help="srt, vtt, txt, tsv or json")
+    parser.add_argument("--format", default="srt", choices=FORMATS)
     arguments = parser.parse_args()
 
     with AudioModel.load(arguments.model) as model:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
-from packhorse_weights.spec import stem_of
+from packhorse_weights.spec import sees, stem_of
 
 from packhorse._native import session as _session
 from packhorse.arguments import (
@@ -231,7 +231,7 @@ class EncoderSession(Session, generates=False):
     @property
     def takes_patches(self) -> bool:
         """True for a model of images, which runs `PackedPatches`."""
-        return stem_of(self.config).get("kind") == "patches"
+        return sees(self.config)
 
     def _run_patches(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from packhorse_weights.spec import has_encoder_decoder, is_causal
+from packhorse_weights.spec import has_encoder_decoder, hears, is_causal, sees
 
 Config = Mapping[str, Any]
 _ANSWER_LABELS = ["start", "end"]
@@ -68,11 +68,23 @@ _NEEDS: Mapping[str, tuple[str, Callable[[Config], bool]]] = {
 
 def methods_for(config: Config) -> list[str]:
     """The methods of `TextModel` that use the heads of this spec, or "embed" if there are none. A
-    causal language model generates or, if it is loaded so, embeds."""
+    causal language model generates or, if it is loaded so, embeds. Models of images and of speech
+    have the methods of their own classes: `ImageModel`, `PageModel`, `AudioModel`."""
+    if hears(config):
+        return ["transcribe"]
+    if sees(config):
+        return _methods_of_images(config)
     found = [name for name, (_, fits) in _NEEDS.items() if fits(config)]
     if has_encoder_decoder(config):
         return ["generate", "translate", "summarize"]
     return found or (["generate", "embed"] if "lm" in _heads(config) else ["embed"])
+
+
+def _methods_of_images(config: Config) -> list[str]:
+    if "pages" in config:
+        return ["embed_images", "embed_queries", "score"]
+    classifies = ["classify"] if classifier_of(config) else []
+    return [*classifies, "embed", *(["similarity", "zero_shot"] if "similarity" in config else [])]
 
 
 def _describe(config: Config) -> str:

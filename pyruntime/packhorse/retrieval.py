@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
+from packhorse.number_checks import is_int
 from packhorse.packing import Int32Array, TokenSequence, as_int32
 from packhorse.result import FloatArray
 
@@ -100,8 +101,8 @@ def semantic_search(
 
     queries, documents  embeddings [N, dims] and [M, dims]; a vector [dims] counts as one row
     """
-    if top_k < 1:
-        raise ValueError(f"top_k is {top_k}, expected 1 or more")
+    if not is_int(top_k) or top_k < 1:
+        raise ValueError(f"top_k is {top_k!r:.80}, expected a whole number over 0")
     left, right = _rows("queries", queries), _rows("documents", documents)
     found: list[list[dict[str, Any]]] = []
     step = max(1, _PIECE // max(1, len(right)))

@@ -227,6 +227,11 @@ def hears(spec: Mapping[str, Any]) -> bool:
     return bool(first["stem"]["kind"] == "audio")
 
 
+def sees(spec: Mapping[str, Any]) -> bool:
+    """True for a model of images, which reads patches."""
+    return stem_of(spec).get("kind") == "patches"
+
+
 def longest_text(spec: Mapping[str, Any], last: bool = False) -> int:
     """The longest sequence that is read as a whole; of two stacks, that of the first, or of the
     `last`, which makes one."""

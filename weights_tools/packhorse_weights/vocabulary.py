@@ -48,8 +48,10 @@ def why_no_lm_head(config: Config) -> str:
             f"{config.where} names no class in `architectures`, such as LlamaForCausalLM, which "
             "says that the model generates"
         )
-    head = find_architecture(config)[1].lm_head
-    if head is None or not name.endswith(_CAUSAL):
+    causal = name.endswith(_CAUSAL)
+    # Models of images have no architecture among those of texts.
+    head = find_architecture(config)[1].lm_head if causal else None
+    if head is None:
         return f"{name}, which {config.where} names in `architectures`, is no such class here"
     return (
         f"there is no tensor {head.name}.weight, and tie_word_embeddings of {config.where} is not "

@@ -34,12 +34,13 @@ class Chunked(NamedTuple):
     """An audio cut into windows.
 
     windows  in their order, one at least
-    decode   begins to transcribe a window's samples in a language, or in the one that is detected
+    decode   begins to transcribe a window's samples in a language, or in the one that is detected;
+             the last argument is whether it is the first window
     times    brings times of the joined windows back to the audio; None: they are its own
     """
 
     windows: Sequence[Window]
-    decode: Callable[[Samples, str | None], Steps]
+    decode: Callable[[Samples, str | None, bool], Steps]
     times: VoicedTimes | None
 
 
@@ -86,7 +87,7 @@ class _Running:
         code = None if self._language is None else self._language.code
         offset = window.begin / SAMPLE_RATE
         frames = window.begin * FRAMES_PER_SECOND // SAMPLE_RATE
-        for_window = self._audio.decode(window.samples, code)
+        for_window = self._audio.decode(window.samples, code, number == 0)
         event = next(for_window)
         try:
             while True:
@@ -107,7 +108,7 @@ class _Running:
             for_window.close()
 
     def _detect(self) -> Generator[list[Ask], Results, None]:
-        steps = self._audio.decode(self._audio.windows[0].samples, None)
+        steps = self._audio.decode(self._audio.windows[0].samples, None, True)
         try:
             event = next(steps)
             while isinstance(event, list):

@@ -26,6 +26,7 @@ from packhorse.audio.voiced import HOP, VoicedTimes, joined, with_whole_times
 from packhorse.audio.windows import clips_of
 from packhorse.generation.session import GenerationSession
 from packhorse.load_options import LoadOptions, ModelPath
+from packhorse.named_errors import named
 from packhorse.names import AskedDtype
 from packhorse.option_fields import takes_options
 from packhorse.progress_bar import shows_loading
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 Report = Callable[[int, float, float], None]
 Self = TypeVar("Self", bound="AudioModel")
+_PAGE = 64  # tokens of the cache that are given away together
 _FRAMES_PER_TOKEN = 2  # that the encoder makes one of
 # Audios that are transcribed side by side, at least, whose frames are held: 80 bands of an hour are
 # 110 MiB.
@@ -113,6 +115,12 @@ class AudioModel:
                 f"max_tokens is {asked.max_tokens}, expected {longest} at least: a step reads a "
                 "window of audio as a whole"
             )
+        least = -(-longest // _PAGE) * _PAGE + _PAGE
+        if asked.kv_tokens is not None and asked.kv_tokens < least:
+            raise ValueError(
+                f"kv_tokens is {asked.kv_tokens}, expected {least} at least: a window of audio "
+                f"takes {longest} tokens of the cache, and its text more"
+            )
         root = path if path.is_dir() else path.parent
         tokenizer, file = _tokenizer(root)
         settings = generation_config(root)
@@ -172,11 +180,11 @@ class AudioModel:
         self, audio: AudioSource, *, rate: int | None = None, **options: Any
     ) -> Iterator[Segment | Language | Progress]:
         """Transcribes an audio and gives its language, each segment as soon as it is there, and how
-        many seconds are done. Arguments and errors are those of `transcribe`; an iterator that is
-        closed cancels what runs."""
-        for _, event in self._run([audio], rate, options, [0.0], True):
-            if isinstance(event, Segment | Language | Progress):
-                yield event
+        many seconds are done, at the end all of them. Arguments and errors are those of
+        `transcribe`; an iterator that is closed cancels what runs."""
+        durations = [0.0]
+        news = self._run([audio], rate, options, durations, True)
+        return _events(news, durations)
 
     def _run(
         self,
@@ -198,7 +206,7 @@ class AudioModel:
             except (ValueError, TypeError) as error:
                 if alone:
                     raise
-                raise type(error)(f"audio[{number}]: {error}") from None
+                raise named(error, f"audio[{number}]") from None
             durations[number] = samples.size / SAMPLE_RATE
             return samples
 
@@ -243,9 +251,9 @@ class AudioModel:
         longest = self._window * SAMPLE_RATE // FRAMES_PER_SECOND
         inner = replace(options, condition_on_previous_text=False, clip_timestamps=())
 
-        def decode(heard: Samples, language: str | None) -> Steps:
+        def decode(heard: Samples, language: str | None, first: bool) -> Steps:
             asked = inner if options.language is not None else replace(inner, language=language)
-            return self._transcribe(heard, asked)
+            return self._transcribe(heard, asked if first else replace(asked, prefix=None))
 
         if detector is None:
             ends = clips_of(options.clip_timestamps, samples.size // HOP)
@@ -278,15 +286,14 @@ class AudioModel:
                 raise ValueError(
                     f"{name} is {getattr(options, name)}, expected at most max_sequences {most}"
                 )
-        given = options.initial_prompt
-        ids = list(options.suppress_tokens or ())
-        ids += [] if given is None or isinstance(given, str) else list(given)
-        for token in ids:
-            if token >= self.tokens.vocab_size:
-                raise ValueError(
-                    f"a token is {token}, expected 0 to {self.tokens.vocab_size - 1}: the model "
-                    "knows no other"
-                )
+        for name in ("suppress_tokens", "initial_prompt"):
+            given = getattr(options, name)
+            for token in () if given is None or isinstance(given, str) else given:
+                if token >= self.tokens.vocab_size:
+                    raise ValueError(
+                        f"{name} has token {token}, expected 0 to {self.tokens.vocab_size - 1}: "
+                        "the model knows no other"
+                    )
 
     def close(self) -> None:
         """Closes the session (`Session.close`)."""
@@ -302,6 +309,20 @@ class AudioModel:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.session!r})"
+
+
+def _events(
+    news: Iterator[News], durations: Sequence[float]
+) -> Iterator[Segment | Language | Progress]:
+    """Events of one audio; the last window's frames may end before its samples do."""
+    done = 0.0
+    for _, event in news:
+        if isinstance(event, Progress):
+            done = event.seconds
+        if event is not None:
+            yield event
+        elif done != durations[0]:
+            yield Progress(durations[0])
 
 
 def _options(given: dict[str, Any]) -> TranscribeOptions:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from typing import Any
 
 from packhorse.audio.tokens import APPENDED, PREPENDED, TASKS
 from packhorse.audio.vad import VadOptions
+from packhorse.number_checks import is_int, is_number
 
 MODES = ("sequential", "chunked")
 TEMPERATURES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
@@ -39,7 +39,7 @@ class TranscribeOptions:
     prompt_reset_on_temperature
                       it no longer does after a window that took a higher temperature
     initial_prompt    text, or tokens, that stand before the first window
-    prefix            text that the first window begins with
+    prefix            text that the first window begins with; the model goes on with it
     hotwords          words that stand before each window, where there is no prefix
     suppress_blank    a window begins with neither a space nor the end
     suppress_tokens   tokens that are never written; -1: marks of what is no speech
@@ -113,15 +113,13 @@ class TranscribeOptions:
         _check(self.task in TASKS, "task", self.task, "'transcribe' or 'translate'")
         for name in ("beam_size", "best_of"):
             value = getattr(self, name)
-            _check(_is_int(value) and 1 <= value <= 64, name, value, "1 to 64")
+            _check(is_int(value) and 1 <= value <= 64, name, value, "1 to 64")
         for name in ("language", "prefix", "hotwords"):
             value = getattr(self, name)
             _check(value is None or isinstance(value, str), name, value, "a text, or None")
-        _check(
-            _is_number(self.patience) and self.patience > 0, "patience", self.patience, "above 0"
-        )
+        _check(is_number(self.patience) and self.patience > 0, "patience", self.patience, "above 0")
         for name in ("length_penalty", "prompt_reset_on_temperature"):
-            _check(_is_number(getattr(self, name)), name, getattr(self, name), "a number")
+            _check(is_number(getattr(self, name)), name, getattr(self, name), "a number")
         optional = (
             "compression_ratio_threshold",
             "log_prob_threshold",
@@ -130,13 +128,13 @@ class TranscribeOptions:
         )
         for name in optional:
             value = getattr(self, name)
-            _check(value is None or _is_number(value), name, value, "a number, or None")
+            _check(value is None or is_number(value), name, value, "a number, or None")
         low = self.max_initial_timestamp
         _check(low is None or low >= 0, "max_initial_timestamp", low, "0 or more, or None")
         given = self.temperature
         temperatures = list(given) if isinstance(given, Sequence) else [given]
         known = 0 < len(temperatures) <= 32 and all(
-            _is_number(one) and 0 <= one <= 100 for one in temperatures
+            is_number(one) and 0 <= one <= 100 for one in temperatures
         )
         _check(known, "temperature", given, "a number from 0 on, or several")
         flags = ("condition_on_previous_text", "suppress_blank", "without_timestamps", "vad_filter")
@@ -151,11 +149,11 @@ class TranscribeOptions:
         known = suppressed is None or _are_ids(suppressed, -1)
         _check(known, "suppress_tokens", suppressed, "token ids, or -1, or None")
         most = self.max_new_tokens
-        known = most is None or (_is_int(most) and 1 <= most <= 1 << 20)
+        known = most is None or (is_int(most) and 1 <= most <= 1 << 20)
         _check(known, "max_new_tokens", most, "1 or more, or None")
         clips = self.clip_timestamps
         known = isinstance(clips, Sequence) and not isinstance(clips, str)
-        known = known and all(_is_number(one) and one >= 0 for one in clips)
+        known = known and all(is_number(one) and one >= 0 for one in clips)
         _check(known and list(clips) == sorted(clips), "clip_timestamps", clips,
                "seconds that do not fall: [begin, end, ...]")  # fmt: skip
         _check(not (clips and self.vad_filter), "clip_timestamps", clips,
@@ -169,7 +167,7 @@ class TranscribeOptions:
             file,
             "a path, or None",
         )
-        _check(_is_int(self.seed) and 0 <= self.seed < 1 << 62, "seed", self.seed, "0 to 2**62")
+        _check(is_int(self.seed) and 0 <= self.seed < 1 << 62, "seed", self.seed, "0 to 2**62")
 
     def _check_words(self) -> None:
         given = self.word_timestamps
@@ -177,7 +175,7 @@ class TranscribeOptions:
         for name in ("prepend_punctuations", "append_punctuations"):
             _check(isinstance(getattr(self, name), str), name, getattr(self, name), "a text")
         name, least = "hallucination_silence_threshold", self.hallucination_silence_threshold
-        known = least is None or (_is_number(least) and least >= 0)
+        known = least is None or (is_number(least) and least >= 0)
         _check(known, name, least, "0 seconds or more, or None")
         _check(least is None or given, name, least, "None without word_timestamps")
 
@@ -187,14 +185,6 @@ def _check(holds: bool, name: str, found: Any, expected: str) -> None:
         raise ValueError(f"{name} is {found!r:.80}, expected {expected}")
 
 
-def _is_int(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
 def _are_ids(value: Any, least: int) -> bool:
     known = isinstance(value, Sequence) and not isinstance(value, str | bytes)
-    return known and all(_is_int(one) and least <= one < 1 << 31 for one in value)
+    return known and all(is_int(one) and least <= one < 1 << 31 for one in value)

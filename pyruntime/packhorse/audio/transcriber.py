@@ -214,19 +214,24 @@ class Transcriber:
         self._language = codes[found.ids[0]]
         yield Language(self._language, math.exp(found.logprobs[0]))
 
-    def _prompt(self, first: bool) -> tuple[list[int], list[int]]:
-        """(tokens up to the one that begins a text, tokens behind it)"""
+    def _begun(self, first: bool) -> list[int]:
+        """Tokens that a window's text begins with, which the model goes on with: of a prefix."""
+        tokens, options = self._tokens, self._options
+        if not first or not options.prefix:
+            return []
+        prefix = tokens.encode(f" {options.prefix.strip()}")[: self._half - 1]
+        return prefix if options.without_timestamps else [tokens.first_time, *prefix]
+
+    def _prompt(self, begun: Sequence[int]) -> tuple[list[int], list[int]]:
+        """(tokens up to the one that begins a text, tokens behind it, of which the last ones are
+        `begun`)"""
         tokens, options = self._tokens, self._options
         most = self._half - 1
         assert self._language is not None
         wanted = tokens.sequence(self._language, options.task, not options.without_timestamps)
-        prefix = options.prefix if first else None
-        if prefix:
-            if not options.without_timestamps:
-                wanted.append(tokens.first_time)
-            wanted += tokens.encode(f" {prefix.strip()}")[:most]
+        wanted += begun
         before: list[int] = []
-        if options.hotwords and not prefix:
+        if options.hotwords and not begun:
             before += tokens.encode(f" {options.hotwords.strip()}")[:most]
         before += self._written[self._forgotten :][-most:]
         if not before:
@@ -256,14 +261,15 @@ class Transcriber:
 
     def _decode(self, heard: FloatArray, seek: int) -> Generator[list[Ask], Results, Decoded]:
         """Decodes a window at one temperature after another, until it does not fail."""
-        before, behind = self._prompt(first=seek == 0)
+        begun = self._begun(first=seek == 0)
+        before, behind = self._prompt(begun)
         prompt = [*before, *behind]
         silence = Sampling(max_new_tokens=1, allowed_ids=[self._tokens.no_speech], logprobs=0)
         asked = [Ask(before, silence, heard)]
         no_speech = 0.0
         decoded: Decoded | None = None
         for number, temperature in enumerate(self._options.temperatures):
-            seed = (self._options.seed + (seek << 5) + number) % (1 << 63)
+            seed = (int(self._options.seed) + (seek << 5) + number) % (1 << 63)
             sampling = self._sampling(temperature, seed, len(prompt))
             asked.append(Ask(prompt, sampling, heard))
             *first, results = yield asked
@@ -272,28 +278,34 @@ class Transcriber:
                 ((quiet,),) = first
                 assert quiet.logprobs is not None
                 no_speech = math.exp(quiet.logprobs[0])
-            decoded = self._best(results, temperature, no_speech)
+            decoded = self._best(begun, results, temperature, no_speech)
             if not self._fails(decoded):
                 break
         assert decoded is not None
         return decoded
 
     def _best(
-        self, results: Sequence[GeneratedTokens], temperature: float, no_speech: float
+        self,
+        begun: list[int],
+        results: Sequence[GeneratedTokens],
+        temperature: float,
+        no_speech: float,
     ) -> Decoded:
-        """The hypothesis, or the sample, with the best log-probability for its length."""
+        """The hypothesis, or the sample, with the best log-probability for its length, after the
+        tokens that the text begins with. These are given, and have no probability."""
 
         def worth(one: GeneratedTokens) -> float:
             length = max(1, len(self._text_of(one)))
             return _total(one) / math.pow(length, self._options.length_penalty)
 
         best = results[0] if temperature == 0 else max(results, key=worth)
-        tokens = self._text_of(best)
+        chosen = self._text_of(best)
+        tokens = [*begun, *chosen]
         text = self._tokens.decode(tokens).strip()
         return Decoded(
             tokens=tokens,
             text=text,
-            avg_logprob=_total(best) / (len(tokens) + 1),
+            avg_logprob=_total(best) / (len(chosen) + 1),
             no_speech_prob=no_speech,
             compression_ratio=compression_ratio(text),
             temperature=temperature,

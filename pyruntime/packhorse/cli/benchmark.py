@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import packhorse_weights
-from packhorse_weights.spec import stem_of
+from packhorse_weights.spec import sees, stem_of
 from rich.console import Console
 
 from packhorse import Session, pack, plan_memory
@@ -34,6 +34,8 @@ def run(
     """
     max_length = load.pop("max_length", None)
     spec = packhorse_weights.inspect_checkpoint(model, **LoadOptions(**load).reading()).spec
+    if sees(spec):
+        raise ValueError(f"{model} takes images: bench measures models of texts")
     plan_memory(spec)  # checks the spec, so its fields can be trusted from here on
     longest = longest_sequence(spec, max_length)
     session = Session.load(

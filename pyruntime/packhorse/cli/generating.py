@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from packhorse_weights.adapters.peft import read_adapter_rank
+from packhorse_weights.spec import has_encoder_decoder
 
 from packhorse import Generation, TextModel
 from packhorse.cli.generation_options import ADAPTER
@@ -54,15 +55,19 @@ def print_stream(stream: TextStreaming) -> Generation | None:
     return result
 
 
-def _speed(result: Generation, start: float, first: float) -> str:
-    """The first token is counted apart: it comes when all of the prompt is computed."""
+def _speed(result: Generation, start: float, first: float | None) -> str:
+    """The first token is counted apart: it comes when all of the prompt is computed. first: None:
+    all tokens came together."""
     end, usage = time.perf_counter(), result.usage
     more = usage.new_tokens - 1
-    rate = f", then {more / (end - first):,.1f} tokens/s" if more > 0 and end > first else ""
+    took = f"{end - start:.2f} s"
+    if first is not None:
+        rate = f", then {more / (end - first):,.1f} tokens/s" if more > 0 and end > first else ""
+        took = f"first text after {first - start:.2f} s{rate}"
     cached = f" ({usage.cached_prompt_tokens:,} cached)" if usage.cached_prompt_tokens else ""
     return (
-        f"[{usage.prompt_tokens:,} prompt tokens{cached}, {usage.new_tokens:,} new; first text "
-        f"after {first - start:.2f} s{rate}; {result.finish_reason}]"
+        f"[{usage.prompt_tokens:,} prompt tokens{cached}, {usage.new_tokens:,} new; "
+        f"{took}; {result.finish_reason}]"
     )
 
 
@@ -72,14 +77,33 @@ def generate_prompt(
     if prompt == "-":
         prompt = sys.stdin.read()
     with load_generator(model, load, adapter) as generator:
+        if options.get("num_beams", 1) > 1:
+            _print_whole(generator, prompt, options, chat=chat)
+            return
         if chat:
             messages = [{"role": "user", "content": prompt}]
             stream: TextStreaming = generator.chat(messages, stream=True, **options)
         else:
             stream = generator.generate(prompt, stream=True, **options)
-            print(prompt, end="", flush=True)
+            print(_beginning(generator, prompt), end="", flush=True)
         if print_stream(stream) is None:
             raise KeyboardInterrupt
+
+
+def _beginning(generator: TextModel, prompt: str) -> str:
+    """Beginning of a text: its prompt, which a model with an encoder does not go on with."""
+    return "" if has_encoder_decoder(generator.session.config) else prompt
+
+
+def _print_whole(generator: TextModel, prompt: str, options: Options, *, chat: bool) -> None:
+    """Prints a text of beam search, which is known when it has ended, and tokens per second."""
+    start = time.perf_counter()
+    if chat:
+        found = generator.chat([{"role": "user", "content": prompt}], details=True, **options)
+    else:
+        found = generator.generate(prompt, details=True, **options)
+    print(f"{'' if chat else _beginning(generator, prompt)}{found.text}", flush=True)
+    print(_speed(found, start, None), file=sys.stderr)
 
 
 def generate_lines(

@@ -10,7 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import packhorse_weights
-from packhorse_weights.spec import blocks_of, longest_text, stack_of, stem_of
+from packhorse_weights.spec import (
+    blocks_of,
+    has_encoder_decoder,
+    hears,
+    longest_text,
+    sees,
+    stack_of,
+    stem_of,
+)
 from packhorse_weights.text import read_text_config
 
 from packhorse import plan_memory
@@ -35,16 +43,14 @@ def describe(model: str, load: Mapping[str, Any]) -> dict[str, Any]:
     spec = checkpoint.spec
     generation = asked.generates(path, spec)
     # This comes first because it checks the spec, whose fields can be trusted afterwards.
-    plan_memory(spec, max_tokens=1, max_sequences=1, kv_tokens=1 if generation else 0)
-    text = _text(path, spec)
+    least = 1 + stem_of(spec).get("prefix", 0) if sees(spec) else 1
+    plan_memory(spec, max_tokens=least, max_sequences=1, kv_tokens=1 if generation else 0)
+    text = _images(spec) if sees(spec) else _text(path, spec)
     return {
         "model": model,
         **_stored(checkpoint),
         "size": _sizes(spec),
-        # The methods for which the model was made, and the one that every model supports.
-        "methods": ["generate", "chat"]
-        if generation
-        else list(dict.fromkeys([*methods_for(spec), "embed"])),
+        "methods": _methods(spec, generation),
         "labels": list(spec.get("heads", {}).get("classifier", {}).get("labels", ())),
         "outputs": {}
         if generation
@@ -53,6 +59,16 @@ def describe(model: str, load: Mapping[str, Any]) -> dict[str, Any]:
         "text": text,
         "session": (_generation if generation else _session)(checkpoint, asked),
     }
+
+
+def _methods(spec: Mapping[str, Any], generation: bool) -> list[str]:
+    """The methods for which the model was made; without those of generation also the one that every
+    other model supports."""
+    if hears(spec) or sees(spec) or has_encoder_decoder(spec):
+        return methods_for(spec)
+    if generation:
+        return ["generate", "chat"]
+    return list(dict.fromkeys([*methods_for(spec), "embed"]))
 
 
 def _stored(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -75,8 +91,9 @@ def _stored(checkpoint: Checkpoint) -> dict[str, Any]:
 def _sizes(spec: Mapping[str, Any]) -> dict[str, Any]:
     """The sizes that the model has; a model without layers has fewer."""
     layers = blocks_of(spec)
+    stem = stem_of(spec)
     sizes = {
-        "vocabulary": stem_of(spec)["vocab_size"],
+        **({"vocabulary": stem["vocab_size"]} if "vocab_size" in stem else {}),
         "hidden": stack_of(spec)["hidden_size"],
         "layers": len(layers),
     }
@@ -102,11 +119,17 @@ def _embedding(checkpoint: Checkpoint) -> dict[str, Any]:
     }
 
 
+def _images(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Sizes of images that a model takes, in place of the settings for text."""
+    image = spec["image"]
+    return {"longest": longest_text(spec), "patch": image["patch_size"], "image": image["size"]}
+
+
 def _text(path: Path, spec: Mapping[str, Any]) -> dict[str, Any]:
     """The settings for text. If the folder has no readable tokenizer, `error` takes the place of
     the rest."""
     longest = {
-        "longest": longest_text(spec),
+        "longest": longest_text(spec, last=hears(spec)),
         "cut_at": spec.get("max_length"),
     }
     try:

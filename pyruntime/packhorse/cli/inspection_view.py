@@ -17,8 +17,9 @@ Rows = dict[str, str]
 
 
 def _form(found: Mapping[str, Any]) -> str:
-    if found["format"] == "gguf":
-        return "GGUF"
+    own = {"gguf": "GGUF", "ctranslate2": "CTranslate2"}
+    if found["format"] in own:
+        return own[found["format"]]
     return "converted" if found["converted"] else f"Hugging Face ({found['format']})"
 
 
@@ -26,7 +27,7 @@ def show(found: Found) -> None:
     sections = {
         "Model": _model(found),
         "Outputs": _gives(found),
-        "Text": _text(found["text"]),
+        **_inputs(found["text"]),
         "A session of it": _session(found["session"]),
     }
     show_sections(str(found["model"]), sections)
@@ -41,7 +42,7 @@ def _model(found: Found) -> Rows:
         "parameters": f"{found['parameters']:,}",
         "stored as": ", ".join(f"{name} ({_bytes(n)})" for name, n in found["bytes"].items())
         + (f" in {files} files" if files > 1 else ""),
-        "vocabulary": f"{size['vocabulary']:,}",
+        **({"vocabulary": f"{size['vocabulary']:,}"} if "vocabulary" in size else {}),
         "hidden size": str(size["hidden"]),
         "layers": str(size["layers"]),
     }
@@ -53,7 +54,7 @@ def _model(found: Found) -> Rows:
 
 
 def _gives(found: Found) -> Rows:
-    if "generate" in found["methods"]:
+    if not found["outputs"]:
         return {"methods": ", ".join(found["methods"])}
     embedding = found["embedding"]
     pooled = f"{embedding['columns']} columns: {' + '.join(embedding['pooling'])}"
@@ -85,6 +86,19 @@ def _listed(name: str, values: Iterable[str]) -> Rows:
 def _labels(labels: Sequence[str]) -> str:
     more = len(labels) - _MOST_LABELS
     return ", ".join(labels[:_MOST_LABELS]) + (f" and {more:,} more" if more > 0 else "")
+
+
+def _inputs(found: Found) -> dict[str, Rows]:
+    """The section that says what the model takes."""
+    if "patch" not in found:
+        return {"Text": _text(found)}
+    height, width = found["image"]
+    rows = {
+        "trained with": f"{height} x {width} pixels",
+        "patches": f"{found['patch']} x {found['patch']} pixels",
+        "largest image": f"{found['longest']:,} patches",
+    }
+    return {"Images": rows}
 
 
 def _text(text: Found) -> Rows:

@@ -36,7 +36,7 @@ class Lines(NamedTuple):
                 i = int(found[1])
                 return f"line {self.numbers[i] + 1}" if i < len(self.numbers) else found[0]
 
-            raise ValueError(re.sub(r"texts\[(\d+)\]", name, str(error))) from error
+            raise ValueError(re.sub(r"(?:texts|prompts)\[(\d+)\]", name, str(error))) from error
 
 
 class LineReader:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike, fspath
 from typing import Any
 
+from packhorse_weights.spec import has_encoder_decoder, hears
+
 from packhorse.dtypes import choose_dtype, dtypes_of
 from packhorse.evaluation.embeddings import Embed, EmbedSparse, EmbedTokens
 from packhorse.evaluation.generators import Generate
@@ -123,6 +125,12 @@ def evaluate(
         raise ValueError(f"task {task!r:.80} is not one of {', '.join(_TASKS)}")
     reading = {name: load[name] for name in READING if name in load}
     checkpoint = inspect_checkpoint(model, **reading)
+    if has_encoder_decoder(checkpoint.spec):
+        made = "speech" if hears(checkpoint.spec) else "texts"
+        raise ValueError(
+            f"{fspath(model)} makes texts of {made}: evaluate compares vectors, scores, labels and "
+            "language models"
+        )
     stored = checkpoint.stored_dtype
     if reference is None and _is_quantized(stored):
         raise ValueError(

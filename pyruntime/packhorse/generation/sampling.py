@@ -9,8 +9,6 @@ from typing import Any, Literal, Protocol
 
 from packhorse.generation.setting_checks import (
     attention_heads,
-    is_int,
-    is_number,
     length_decay,
     require,
     sequence_biases,
@@ -19,6 +17,7 @@ from packhorse.generation.setting_checks import (
     token_ids,
     token_sequences,
 )
+from packhorse.number_checks import is_int, is_number
 
 EarlyStopping = bool | Literal["never"]
 SequenceBias = Mapping[Sequence[int], float] | Sequence[Sequence[Any]]
@@ -108,8 +107,9 @@ class TimestampRules:
     """Tokens of time of a model of speech: all from `begin` on.
 
     They come in pairs of begin and end around the text of a segment, never fall, and the first new
-    token is one. Where they are more probable together than each other token, one is chosen
-    (Radford et al. 2022, arXiv 2212.04356).
+    token is one; a prompt may end with it and text behind it, which are then gone on with. Where
+    they are more probable together than each other token, one is chosen (Radford et al. 2022,
+    arXiv 2212.04356).
 
     begin          token of the time 0
     end_of_text    the first token that is no text

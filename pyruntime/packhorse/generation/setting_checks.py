@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
+from packhorse.number_checks import is_int, is_number
 
 _INT32 = 2**31
 TokenSequence = tuple[int, ...]
@@ -16,15 +16,6 @@ TokenSequence = tuple[int, ...]
 def require(right: bool, name: str, found: object, expected: str) -> None:
     if not right:
         raise ValueError(f"{name} is {found!r:.80}, expected {expected}")
-
-
-def is_int(value: object) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
-
-
-def is_number(value: Any) -> bool:
-    real = isinstance(value, int | float | np.integer | np.floating)
-    return real and not isinstance(value, bool) and math.isfinite(value)
 
 
 def is_token(value: object) -> bool:

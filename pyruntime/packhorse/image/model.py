@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
-from packhorse_weights.spec import stem_of
+from packhorse_weights.spec import hears, sees, stem_of
 
 from packhorse.encoder_session import EncoderSession
 from packhorse.image.zero_shot import (
@@ -22,14 +22,16 @@ from packhorse.image.zero_shot import (
     similarities,
 )
 from packhorse.load_options import LoadOptions, ModelPath
+from packhorse.named_errors import named, with_message
 from packhorse.names import AskedDtype, OutputName
 from packhorse.option_fields import takes_options
 from packhorse.packing import batch_ranges
 from packhorse.patches import PackedPatches
 from packhorse.progress_bar import Progress, reporting, shows_loading
 from packhorse.result import FloatArray
+from packhorse.text.checks import as_texts
 from packhorse.text.streaming import prepare_ahead
-from packhorse.text.tasks.labels import Label, best_labels, default_activation
+from packhorse.text.tasks.labels import Label, best_labels, check_top_k, default_activation
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -97,11 +99,17 @@ class ImageModel:
 
         The other arguments are those of `Session.load`. Raises as that does.
         """
-        from packhorse_weights import find_model
+        from packhorse_weights import find_model, inspect_checkpoint
 
         asked = LoadOptions(device=device, dtype=dtype, **options)
         path = find_model(path, asked.revision)
         asked = replace(asked, revision=None)
+        spec = inspect_checkpoint(path, **asked.reading()).spec
+        if not sees(spec):
+            raise ValueError(
+                f"{path} takes no images: load it by packhorse."
+                f"{'audio.AudioModel' if hears(spec) else 'TextModel'}"
+            )
         session = EncoderSession._load(path, asked)
         if processor is None:
             processor = _own_processor(path)
@@ -122,9 +130,11 @@ class ImageModel:
 
     @property
     def texts(self) -> TextModel:
-        """The model of texts. Raises ValueError where the checkpoint has none."""
+        """The model of texts. Raises ValueError where the checkpoint has none, and RuntimeError
+        after `close`."""
         with self._loading:
             if self._texts is None:
+                self.session.check_open()
                 if self._load_texts is None:
                     raise ValueError("this model knows images only, and has no model of texts")
                 self._texts = self._load_texts()
@@ -146,6 +156,10 @@ class ImageModel:
             )
         size = int(self.session.config["image"]["patch_size"])
         made = self.processor.patches(_as_list(images), size)
+        small = np.flatnonzero(np.asarray(made.grids).reshape(-1, 2).min(1, initial=1) == 0)
+        if small.size:
+            error = ValueError(f"an image becomes smaller than a patch of {size} x {size} pixels")
+            raise error if len(made.grids) == 1 else named(error, f"image {small[0]}")
         return PackedPatches(made.features, made.grids)
 
     def _run(
@@ -182,7 +196,7 @@ class ImageModel:
             try:
                 return self.patches(some)
             except (ValueError, TypeError) as error:
-                raise type(error)(_counted_from(first, str(error))) from error
+                raise _counted_from(first, error, len(some), len(sources)) from error
 
         for _, batch in prepare_ahead(sources, size, prepare):
             yield batch, len(sources)
@@ -204,7 +218,7 @@ class ImageModel:
         return best_labels(self.labels, scores, top_k)
 
     def _check_classify(self, top_k: int | None) -> OutputName:
-        _check_top_k(top_k)
+        check_top_k(top_k)
         if self.session.config.get("heads", {}).get("classifier") is None:
             hint = ": use zero_shot" if self._load_texts is not None else ""
             raise ValueError(f"classify: this model has no classifier of images{hint}")
@@ -221,7 +235,7 @@ class ImageModel:
     ) -> FloatArray:
         """Scores of each text for each image, float32 [images, texts]: the cosine of their
         embeddings, times the model's scale, plus its bias (`logits_per_image` of transformers)."""
-        rows = [texts] if isinstance(texts, str) else list(texts)
+        rows = list(as_texts(texts))
         vectors = self.texts.embed(rows)
         return similarities(self.session.config, self.embed(images, progress=progress), vectors)
 
@@ -242,8 +256,8 @@ class ImageModel:
         Scores are probabilities: of models trained with a softmax they sum up to 1 over `labels`,
         of others each label has one of its own.
         """
-        _check_top_k(top_k)
-        names = labels if isinstance(labels, str) else list(labels)
+        check_top_k(top_k)
+        names = labels if isinstance(labels, str) else list(as_texts(labels, "labels"))
         written = label_texts(names, template)
         vectors = self.texts.embed(written)
         rows = self.embed(images, progress=progress)
@@ -272,19 +286,29 @@ _SHARED = ("threads", "pin_threads", "attention_algorithm")
 
 
 def _as_list(images: Any) -> list[Any]:
-    if isinstance(images, str | bytes) or not isinstance(images, Iterable):
+    if isinstance(images, np.ndarray):
+        if images.ndim != 4:
+            raise ValueError(
+                f"images is an array {list(images.shape)}, expected a list of images, or an array "
+                "[images, height, width, channels]"
+            )
+        return list(images)
+    unfit = (str, bytes, bytearray, memoryview, Mapping, Set)
+    if isinstance(images, unfit) or not isinstance(images, Iterable):
         raise ValueError(f"images is a {type(images).__name__}, expected a list of images")
     return list(images)
 
 
-def _counted_from(first: int, message: str) -> str:
-    """The message of an error about image i of a chunk, as one about image `first` + i of all."""
-    return re.sub(r"^image (\d+):", lambda found: f"image {first + int(found[1])}:", message)
-
-
-def _check_top_k(top_k: int | None) -> None:
-    if top_k is not None and top_k < 1:
-        raise ValueError(f"top_k is {top_k}, expected a positive number or None")
+def _counted_from(first: int, error: Exception, count: int, total: int) -> Exception:
+    """An error about image i of a chunk of `count` images, as one about image `first` + i of all. A
+    processor gives no number to an image that is alone."""
+    number, numbered, message = str(error).partition(": ")
+    found = re.fullmatch(r"image (\d+)", number)
+    if found is not None and numbered:
+        return with_message(error, f"image {first + int(found[1])}: {message}")
+    if count > 1 or total == 1:
+        return with_message(error, str(error))
+    return named(error, f"image {first}")
 
 
 _PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")

@@ -23,6 +23,7 @@ from packhorse.image.prompts import (
 from packhorse.image.settings import Backend, ImageSettings, Size
 from packhorse.image.tiles import TileSettings
 from packhorse.load_options import LoadOptions, ModelPath
+from packhorse.named_errors import named
 from packhorse.names import AskedDtype
 from packhorse.option_fields import takes_options
 from packhorse.packing import Int32Array, batch_ranges, pack
@@ -30,6 +31,7 @@ from packhorse.patches import PackedPatches
 from packhorse.progress_bar import shows_loading
 from packhorse.result import FloatArray
 from packhorse.retrieval import late_interaction
+from packhorse.text.checks import as_texts, check_text
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -138,6 +140,7 @@ class PageModel:
         [tokens, size], of length 1 each. `packhorse.image.decode` says what an image may be.
         Raises ValueError as that does, and for an image of more tokens than a batch of
         `texts` holds."""
+        self.images.check_open()
         sources: list[ImageSource]
         sources = list(images) if isinstance(images, list | tuple) else [images]  # type: ignore[list-item]
         found = []
@@ -145,7 +148,7 @@ class PageModel:
             try:
                 tiles, grid = self._cut(decode(source))
             except (ValueError, TypeError) as error:
-                raise type(error)(f"image {number}: {error}") from error
+                raise named(error, f"image {number}") from error
             ids = self._ids(grid)
             rows = self._rows(tiles)
             result = self.texts.encoder_session.run(pack([ids]), "vectors", features=rows)
@@ -189,10 +192,14 @@ class PageModel:
 
     def embed_queries(self, queries: str | Iterable[str]) -> Any:
         """A vector for each token of each question, with the tokens that the model adds: a list of
-        float32 [tokens, size]; of a single str, its own."""
+        float32 [tokens, size]; of a single str, its own. Raises ValueError for what is no text."""
         if isinstance(queries, str):
             return self.texts.embed_tokens(self._prompts.of_query(queries))
-        return self.texts.embed_tokens([self._prompts.of_query(one) for one in queries])
+        written = []
+        for i, query in enumerate(as_texts(queries, "queries")):
+            check_text(query, i, "", False, "queries")
+            written.append(self._prompts.of_query(query))
+        return self.texts.embed_tokens(written)
 
     def score(self, queries: Sequence[FloatArray], pages: Sequence[FloatArray]) -> FloatArray:
         """Scores of each page for each question: float32 [queries, pages], of the vectors of

@@ -16,6 +16,8 @@ from packhorse.image.decoding import MAX_PIXELS, ImageSource, decode
 from packhorse.image.pixels import native_image
 from packhorse.image.settings import Backend, ImageSettings, PatchLimit, Size
 from packhorse.load_arguments import cores
+from packhorse.named_errors import named
+from packhorse.number_checks import is_int
 
 FloatArray = npt.NDArray[np.float32]
 Result = TypeVar("Result")
@@ -60,8 +62,11 @@ class ImageProcessor:
     ) -> None:
         if backend not in ("torchvision", "pil"):
             raise ValueError(f"backend is {backend!r}, expected 'torchvision' or 'pil'")
-        if threads < 0:
-            raise ValueError(f"threads is {threads}, expected at least 0")
+        for name, number, least in (("threads", threads, 0), ("max_pixels", max_pixels, 1)):
+            if not is_int(number) or number < least:
+                raise ValueError(
+                    f"{name} is {number!r:.80}, expected a whole number from {least} on"
+                )
         if backend == "torchvision" and settings.resample in ("box", "hamming"):
             raise ValueError(f"torchvision has no filter {settings.resample}: backend='pil' has")
         self.settings = settings
@@ -102,9 +107,12 @@ class ImageProcessor:
     ) -> Patches:
         """Returns the packed patches of images, whose sizes may differ. Rows and columns of pixels
         that fill no patch are left out, at the bottom and the right, as by a Conv2d."""
-        patch = (patch_size, patch_size) if isinstance(patch_size, int) else patch_size
-        if len(patch) != 2 or min(patch) < 1:
-            raise ValueError(f"patch_size is {patch_size}, expected one or two numbers over 0")
+        patch: Any = (patch_size, patch_size) if is_int(patch_size) else patch_size
+        sides = isinstance(patch, Sequence) and len(patch) == 2 and all(map(is_int, patch))
+        if not sides or min(patch) < 1:
+            raise ValueError(
+                f"patch_size is {patch_size!r:.80}, expected one or two whole numbers over 0"
+            )
         limit = self.settings.resize
         if isinstance(limit, PatchLimit) and patch != (limit.patch_size, limit.patch_size):
             raise ValueError(
@@ -172,15 +180,17 @@ class ImageProcessor:
     ) -> list[Result]:
         """make(index, image, threads) of all images, side by side."""
         threads = self.threads or cores()
-        if len(sources) == 1 or threads == 1:
-            return [make(index, source, threads) for index, source in enumerate(sources)]
+        if len(sources) == 1:
+            return [make(0, sources[0], threads)]
 
         def one(index: int) -> Result:
             try:
                 return make(index, sources[index], 1)
             except (ValueError, TypeError) as error:
-                raise type(error)(f"image {index}: {error}") from error
+                raise named(error, f"image {index}") from error
 
+        if threads == 1:
+            return [one(index) for index in range(len(sources))]
         with ThreadPoolExecutor(min(threads, len(sources) or 1)) as pool:
             waiting = [pool.submit(one, index) for index in range(len(sources))]
             try:

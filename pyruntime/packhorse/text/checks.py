@@ -33,8 +33,9 @@ def as_texts(texts: Any, name: str = "texts") -> Iterable[Any]:
     return texts
 
 
-def check_text(text: object, i: int, prompt: str, pairs: bool) -> Text:
-    """The text or, where `pairs` may come, pair of texts, after the prompt."""
+def check_text(text: object, i: int, prompt: str, pairs: bool, name: str = "texts") -> Text:
+    """The text or, where `pairs` may come, pair of texts, after the prompt. `name`: for messages.
+    Raises ValueError."""
     if isinstance(text, str):
         return prompt + text
     if pairs and isinstance(text, list | tuple) and len(text) == 2:
@@ -42,7 +43,7 @@ def check_text(text: object, i: int, prompt: str, pairs: bool) -> Text:
         if isinstance(one, str) and isinstance(two, str):
             return prompt + one, two
     expected = "a text or a pair of texts" if pairs else "a text"
-    raise ValueError(f"texts[{i}] is {text!r:.80}, expected {expected}")
+    raise ValueError(f"{name}[{i}] is {text!r:.80}, expected {expected}")
 
 
 def check_ids(
@@ -93,7 +94,8 @@ def encode_rows(
     except BaseException as error:  # the package raises nothing narrower
         if isinstance(error, TypeError | UnicodeEncodeError):
             for i, row in enumerate(rows, first):
-                _check_characters(row, i)
+                for text in (row,) if isinstance(row, str) else row:
+                    check_characters(text, f"texts[{i}]")
         if not raised_in(error, "tokenizers"):
             raise
         number = first + next((i for i, row in enumerate(rows) if _fails(encode, row)), 0)
@@ -119,15 +121,15 @@ def errors_of_tokenizers(where: str) -> Iterator[None]:
         raise ValueError(f"{where}: {error}") from None
 
 
-def _check_characters(row: Text, i: int) -> None:
-    for text in (row,) if isinstance(row, str) else row:
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise ValueError(
-                f"texts[{i}] has a lone surrogate, {text[error.start]!r}, at position "
-                f"{error.start}: half of a character, of a text that was cut or decoded wrongly"
-            ) from None
+def check_characters(text: str, name: str) -> None:
+    """Raises ValueError, which names the text, for one that has no form in UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"{name} has a lone surrogate, {text[error.start]!r}, at position {error.start}: half "
+            "of a character, of a text that was cut or decoded wrongly"
+        ) from None
 
 
 def _fails(encode: Callable[[list[Text]], object], text: Text) -> bool:

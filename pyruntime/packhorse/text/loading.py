@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from packhorse_weights.spec import hears, stem_of
+from packhorse_weights.spec import hears, sees
 
 from packhorse.device import check_device
 from packhorse.dtypes import choose_dtype
@@ -32,7 +32,7 @@ def load_parts(
     path = find_model(path, asked.revision)
     asked = replace(asked, revision=None, tower=asked.tower or "text")
     checkpoint = inspect_checkpoint(path, **asked.reading())
-    if stem_of(checkpoint.spec).get("kind") == "patches":
+    if sees(checkpoint.spec):
         raise ValueError(f"{path} takes images and no texts: load it by packhorse.image.ImageModel")
     if hears(checkpoint.spec):
         raise ValueError(

@@ -115,6 +115,19 @@ void TokenRules::apply(std::span<const int32_t> tokens, int64_t num_new,
   }
 }
 
+std::span<const int32_t> TokenRules::of_window(std::span<const int32_t> tokens,
+                                               int64_t num_new) const {
+  const TimestampRules& rules = *sampling_.timestamps;
+  const auto prompt = tokens.first(tokens.size() - static_cast<size_t>(num_new));
+  const auto is_special = [&](int32_t token) {
+    return token >= rules.end_of_text && token < rules.begin;
+  };
+  const auto behind = std::find_if(prompt.rbegin(), prompt.rend(), is_special).base();
+  const bool begun = behind != prompt.end() && *behind >= rules.begin;
+  const auto size = static_cast<size_t>(num_new + (begun ? prompt.end() - behind : 0));
+  return tokens.last(size);
+}
+
 void TokenRules::order_timestamps(std::span<const int32_t> tokens, int64_t num_new,
                                   RuleEffects& effects) const {
   constexpr int32_t kEnd = std::numeric_limits<int32_t>::max();
@@ -122,13 +135,13 @@ void TokenRules::order_timestamps(std::span<const int32_t> tokens, int64_t num_n
   const int32_t begin = rules.begin;
   auto& [first, second, third] = effects.ruled_out;
   if (rules.no_timestamps >= 0) third = {rules.no_timestamps, rules.no_timestamps + 1};
-  if (num_new == 0) {
+  const std::span<const int32_t> found = of_window(tokens, num_new);
+  if (found.empty()) {
     first = {0, begin};
     const int64_t last = begin + rules.max_initial.value_or(kEnd);
     if (last < kEnd) second = {static_cast<int32_t>(last) + 1, kEnd};
     return;
   }
-  const std::span<const int32_t> found = tokens.last(static_cast<size_t>(num_new));
   const bool after_time = found.back() >= begin;
   const bool paired = found.size() < 2 || found[found.size() - 2] >= begin;
   if (after_time && paired) {

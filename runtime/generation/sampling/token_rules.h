@@ -55,6 +55,9 @@ class TokenRules {
 
  private:
   void bias(std::span<const int32_t> tokens, RuleEffects& effects) const;
+  /// Tokens of time and text that were written so far: the new ones and, where the prompt ends with
+  /// a time and text behind its last special token, those before them.
+  std::span<const int32_t> of_window(std::span<const int32_t> tokens, int64_t num_new) const;
   /// Tokens that TimestampRules forbid after the new ones of `tokens`.
   void order_timestamps(std::span<const int32_t> tokens, int64_t num_new,
                         RuleEffects& effects) const;

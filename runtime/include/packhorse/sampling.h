@@ -52,8 +52,9 @@ struct LengthDecay {
 
 /// Tokens of time in the output of a model of speech (Radford et al. 2022, arXiv 2212.04356): all
 /// from `begin` on. They come in pairs of begin and end around the text of a segment, never fall,
-/// and a segment lasts. The first token is one of them. Where they are more probable together than
-/// each other token, one of them is chosen.
+/// and a segment lasts. The first token is one of them; a prompt may end with it and text behind
+/// it, which are then gone on with. Where they are more probable together than each other token,
+/// one of them is chosen.
 struct TimestampRules {
   int32_t begin = 0;                   // token of the time 0
   int32_t no_timestamps = -1;          // never chosen; -1: there is none

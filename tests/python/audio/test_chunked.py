@@ -147,3 +147,14 @@ def test_windows() -> None:
     assert cut((0, 25)) == [
         (list(range(10)), 0), (list(range(10, 20)), 10), (list(range(20, 25)), 20),
     ]  # fmt: skip
+
+
+def test_a_prefix_begins_the_first_window_alone(model: AudioModel) -> None:
+    audio = sound(2.2, 1)
+    cuts = [0, 16000, 32000, audio.size]
+    found = model.transcribe(audio, mode="chunked", prefix="ABBA", **OPTIONS)
+    first = by_hand(model, audio, cuts[:2], prefix="ABBA")
+    others = by_hand(model, audio, cuts)[len(by_hand(model, audio, cuts[:2])) :]
+    assert [one[1:] for one in shown(found.segments)] == [one[1:] for one in (*first, *others)]
+    assert found.text.startswith("ABBA")
+    assert found.text.count("ABBA") == 1

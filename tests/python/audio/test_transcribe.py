@@ -42,6 +42,7 @@ def whisper() -> ReferenceWhisper:
         ({"beam_size": 3}, {}),
         ({"beam_size": 2, "patience": 2.0}, {}),
         ({"beam_size": 3, "initial_prompt": "ABBA BAB"}, {}),
+        ({"beam_size": 2, "prefix": "ABBA"}, {}),
         ({"beam_size": 2, "condition_on_previous_text": False}, {"condition": False}),
         ({"beam_size": 2, "no_speech_threshold": 1e-9}, {"thresholds": (1e-9, -1.0)}),
         ({"beam_size": 2, "clip_timestamps": [0.5, 1.7, 2.0]}, {"clips": (0.5, 1.7, 2.0)}),
@@ -54,7 +55,9 @@ def test_beside_the_reference(
     audio = sound(2.3, 4)
     asked = {"beam_size": 1, "temperature": 0.0, "max_initial_timestamp": 0.2} | options
     found = model.transcribe(audio, suppress_tokens=SUPPRESSED[:150], **asked)
-    patience = {name: options[name] for name in ("patience", "initial_prompt") if name in options}
+    patience = {
+        name: options[name] for name in ("patience", "initial_prompt", "prefix") if name in options
+    }
     suppress = model.tokens.suppressed(SUPPRESSED[:150])
     reference = whisper()
     expected = reference.transcribe(
@@ -105,6 +108,12 @@ def test_stream(model: AudioModel) -> None:
     done = [one.seconds for one in events if isinstance(one, Progress)]
     assert done == sorted(done)
     assert done[-1] == pytest.approx(3.0)
+    # Half a frame, which no window has, is done with the others.
+    *_, last = model.stream(sound(1.0125, 1), **options)
+    assert last == Progress(1.0125)
+    # Options are checked before anything is asked for.
+    with pytest.raises(ValueError, match="beam_size is 0"):
+        model.stream(audio, beam_size=0)
     with_break = model.stream(audio, **options)
     next(with_break)
     with_break.close()  # type: ignore[attr-defined]
@@ -129,11 +138,12 @@ def test_report(model: AudioModel) -> None:
         ({"patience": 0}, "patience is 0, expected above 0"),
         ({"temperature": ()}, "temperature is .* a number from 0 on, or several"),
         ({"temperature": -1.0}, "temperature is -1.0"),
-        ({"suppress_tokens": [5000]}, "a token is 5000, expected 0 to 317"),
+        ({"suppress_tokens": [5000]}, "suppress_tokens has token 5000, expected 0 to 317"),
         ({"suppress_tokens": [-2]}, "suppress_tokens is"),
         ({"clip_timestamps": [2.0, 1.0]}, "clip_timestamps is .* do not fall"),
         ({"max_new_tokens": 0}, "max_new_tokens is 0, expected 1 or more, or None"),
         ({"initial_prompt": 3}, "initial_prompt is 3"),
+        ({"initial_prompt": [5, 999]}, "initial_prompt has token 999"),
     ],
 )
 def test_refused_options(model: AudioModel, options: dict[str, Any], message: str) -> None:
@@ -147,7 +157,16 @@ def test_names_the_audio_of_a_list(model: AudioModel) -> None:
     broken = np.array([0.0, np.nan], np.float32)
     with pytest.raises(ValueError, match=r"audio\[1\]: the audio has nan at sample 1"):
         model.transcribe([sound(0.5, 0), broken])
+    with pytest.raises(ValueError, match=r"audio\[1\]: .*surrogates not allowed"):
+        model.transcribe([sound(0.5, 0), "\ud800.wav"])
     assert model.transcribe(sound(0.5, 0), temperature=0.0).duration == 0.5
+
+
+def test_numbers_of_numpy(model: AudioModel) -> None:
+    audio = sound(0.5, 0)
+    plain = model.transcribe(audio, beam_size=2, temperature=(0.0, 0.5), seed=2**61)
+    given = {"beam_size": np.int32(2), "temperature": (0, np.float32(0.5)), "seed": np.int64(2**61)}
+    assert model.transcribe(audio, **given) == plain
 
 
 def test_prompts(model: AudioModel) -> None:
@@ -164,6 +183,18 @@ def test_prompts(model: AudioModel) -> None:
     ):
         found = model.transcribe(audio, temperature=0.0, beam_size=1, **options)
         assert found.language == options.get("language", found.language)
+        assert found.text.startswith(options.get("prefix", "")[:20])
+
+
+def test_a_cache_holds_a_window() -> None:
+    """A smaller one would cut windows short."""
+    for size in (0, 64, 127):
+        with pytest.raises(
+            ValueError, match=f"kv_tokens is {size}, expected 128 at least: a windo"
+        ):
+            AudioModel.load(MODEL, kv_tokens=size)
+    with AudioModel.load(MODEL, kv_tokens=128) as model:
+        assert model.transcribe(sound(0.5, 0), beam_size=1, temperature=0.0).duration == 0.5
 
 
 def test_other_models_are_refused() -> None:

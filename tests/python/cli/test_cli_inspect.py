@@ -196,3 +196,31 @@ def test_errors(cli: Cli, tmp_path: Path) -> None:
 def test_generative_rerankers_alone_take_a_template(cli: Cli, name: str) -> None:
     shown = cli("inspect", GOLDEN / name, "--reranker", "qwen3")
     assert failed(shown, "reranker: expected a causal language model", "found 'Bert")
+
+
+@pytest.mark.parametrize(
+    ("name", "methods", "shown"),
+    [
+        ("text_to_text/marian", ["generate", "translate", "summarize"], "vocabulary"),
+        ("speech/whisper", ["transcribe"], "vocabulary"),
+        ("vision/clip", ["embed", "similarity", "zero_shot"], "28 x 28 pixels"),
+        ("vision/deit", ["classify", "embed"], "7 x 7 pixels"),
+        ("pages/colpali", ["embed_images", "embed_queries", "score"], "patches"),
+    ],
+)
+def test_models_of_other_things_than_texts(
+    cli: Cli, name: str, methods: list[str], shown: str
+) -> None:
+    """The methods are those of TextModel, AudioModel, ImageModel and PageModel."""
+    assert described(cli, GOLDEN / name)["methods"] == methods
+    outcome = cli("inspect", GOLDEN / name)
+    assert ", ".join(methods) in outcome.out
+    assert shown in outcome.out
+
+
+def test_what_is_not_measured_is_refused(cli: Cli, tmp_path: Path) -> None:
+    assert failed(cli("bench", GOLDEN / "vision" / "clip"), "takes images")
+    lines = tmp_path / "lines.txt"
+    lines.write_text("a\nb\n")
+    for name, made in (("text_to_text/marian", "texts of texts"), ("speech/whisper", "of speech")):
+        assert failed(cli("evaluate", GOLDEN / name, lines), made)

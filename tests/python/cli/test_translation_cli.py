@@ -65,3 +65,23 @@ def test_refused(cli: Cli, folder: Path, tmp_path: Path) -> None:
     file.write_text("a\n")
     outcome = cli("translate", folder, file, "--to", "xx", "--kv-tokens", "512")
     assert failed(outcome, "target is 'xx', which is no language")
+
+
+def test_generates_what_the_prompt_is_no_part_of(cli: Cli, folder: Path, model: TextModel) -> None:
+    """A decoder does not go on with its source; beams are printed when they have ended."""
+    shown = cli("generate", folder, TEXTS[0], "--kv-tokens", "4096")
+    assert shown.out == model.generate(TEXTS[0]) + "\n"
+    shown = cli("generate", folder, TEXTS[0], "--kv-tokens", "4096", "--num-beams", "3")
+    assert shown.out == model.generate(TEXTS[0], num_beams=3) + "\n"
+
+
+def test_a_prompt_that_is_too_long_is_named_by_its_line(
+    cli: Cli, folder: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "lines.txt"
+    file.write_text("the cat\n\n" + TEXTS[0] * 40 + "\n")
+    for command in (
+        ("generate", folder, "--file", file),
+        ("translate", folder, file, "--split", "never"),
+    ):
+        assert failed(cli(*command, "--kv-tokens", "4096"), "line 3: the source has")

@@ -430,8 +430,8 @@ def test_options_that_are_refused(
 @pytest.mark.parametrize(
     ("prompt", "message"),
     [
-        (["the", 3], r"texts\[1\] is 3, expected a text"),
-        (["the", ("a", "b")], r"texts\[1\]"),
+        (["the", 3], r"prompts\[1\] is 3, expected a text"),
+        (["the", ("a", "b")], r"prompts\[1\]"),
         (["the", "the dog " * 400], r"prompts\[1\]: the prompt has \d+ tokens, the context 512"),
     ],
 )

@@ -12,12 +12,14 @@ import numpy as np
 import packhorse
 import pytest
 from packhorse import PackedPatches
-from packhorse.image import ImageModel
+from packhorse.image import ImageModel, ImageProcessor
 from packhorse.patches import join, patches_of
 from packhorse_weights import convert
 from tiny_tokenizer import make_tokenizer
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "vision"
+SPEECH = GOLDEN.parent / "speech" / "whisper"
+T5 = GOLDEN.parent / "text_to_text" / "t5"
 WORDS = ["cat", "the dog sat on the mat", ""]
 
 
@@ -137,14 +139,80 @@ def test_what_is_refused(folder: Path) -> None:
         (lambda: model.zero_shot(pictures(1), []), "labels is"),
         (lambda: model.zero_shot(pictures(1), ["a"], template="a"), "template is"),
         (lambda: model.zero_shot(pictures(1), ["a"], top_k=0), "top_k is 0"),
+        (lambda: model.classify(pictures(1), top_k="2"), "top_k is '2', expected a whole number"),
+        (lambda: model.zero_shot(pictures(1), {"a", "b"}), "labels is .* in an order"),
+        (lambda: model.zero_shot(pictures(1), None), "labels is None"),
+        (lambda: model.similarity(pictures(1), None), "texts is None"),
         (
             lambda: ImageModel.load(GOLDEN / "vit-pooler", processor=Resizing()).embed("a"),
             "images is a str",
         ),
         (lambda: ImageModel.load(folder).classify(pictures(1)), "use zero_shot"),
         (lambda: packhorse.TextModel.load(GOLDEN / "vit-pooler"), "takes images and no texts"),
-        (lambda: ImageModel.load(GOLDEN.parent / "bert-gelu"), "takes token ids and no images"),
+        (lambda: ImageModel.load(GOLDEN.parent / "bert-gelu"), "no images: .*packhorse.TextModel"),
+        (lambda: ImageModel.load(SPEECH), "takes no images: .*packhorse.audio.AudioModel"),
+        (lambda: ImageModel.load(T5), "takes no images: load it by packhorse.TextModel"),
+        (lambda: ImageModel.load(folder, kv_tokens=64), "kv_tokens is 64, .* no such class here"),
     ]
     for call, message in refused:
         with pytest.raises(ValueError, match=message):
             call()
+
+
+def test_what_is_no_list_of_images_is_refused() -> None:
+    """A single array would be cut into rows, and a set has no order."""
+    model = ImageModel.load(GOLDEN / "vit-pooler", processor=Resizing())
+    image = np.zeros((3, 14, 21), np.float32)
+    for given in (image, {"a.png"}, {"a.png": 1}, bytearray(4), None):
+        with pytest.raises(ValueError, match="images is an? .*expected a list of images"):
+            model.embed(given)
+    np.testing.assert_array_equal(model.embed(np.stack([image, image])), model.embed([image] * 2))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_wrong_image_has_its_number(folder: Path, tmp_path: Path, threads: int) -> None:
+    """Also on one thread, and where it is alone in the last batch."""
+    settings = {"image_processor_type": "CLIPImageProcessor"}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(settings))
+    processor = ImageProcessor.from_folder(tmp_path, threads=threads)
+    image = np.zeros((30, 20, 3), np.uint8)
+    for wrong, message in (
+        (b"", "an image of 0 bytes is no JPEG"),
+        (None, "an image is a NoneType"),
+        ("\ud800.png", "surrogates not allowed"),
+    ):
+        expected = TypeError if wrong is None else ValueError
+        with pytest.raises(expected, match=f"^image 1: {message}|^image 1: .*{message}"):
+            processor([image, wrong])
+        with ImageModel.load(folder, processor=processor, max_sequences=2) as model:
+            with pytest.raises(expected, match=f"^image 2: .*{message}"):
+                model.embed([image, image, wrong])
+            with pytest.raises(expected, match=f"^(?!image).*{message}"):
+                model.embed([wrong])
+            assert model.embed([image]).shape[0] == 1
+    for options in ({"max_pixels": 0}, {"max_pixels": "9"}, {"threads": 1.5}):
+        with pytest.raises(ValueError, match=f"{next(iter(options))} is .*expected a whole number"):
+            ImageProcessor.from_folder(tmp_path, **options)
+    for size in (0, 1.5, (7, 7, 7), "7"):
+        with pytest.raises(ValueError, match="patch_size is .*expected one or two whole numbers"):
+            processor.patches([image], size)
+
+
+def test_an_image_smaller_than_a_patch_is_refused(folder: Path) -> None:
+    small = {"height": 3, "width": 3}
+    settings = {"image_processor_type": "CLIPImageProcessor", "size": small, "crop_size": small}
+    (folder / "preprocessor_config.json").write_text(json.dumps(settings))
+    image = np.zeros((30, 20, 3), np.uint8)
+    with ImageModel.load(folder) as model:
+        for images, name in (([image], ""), ([image, image], "image 0: ")):
+            with pytest.raises(ValueError, match=f"^{name}an image becomes smaller than a patch"):
+                model.embed(images)
+        assert model.embed([]).shape[0] == 0
+
+
+def test_a_closed_model_loads_no_texts(folder: Path) -> None:
+    model = ImageModel.load(folder)
+    model.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        model.zero_shot(pictures(1), ["a"])
+    assert model._texts is None

@@ -306,3 +306,18 @@ def test_an_adapter_beside_colsmol(tmp_path: Path) -> None:
     write_safetensors(path, pairs, dict.fromkeys(pairs, "float32"))
     with pytest.raises(ValueError, match="layers.3.self_attn.k_proj is no dense .*\\('a/base'\\)"):
         PageModel.load(folder)
+
+
+def test_what_is_no_question_is_refused() -> None:
+    with PageModel.load(FOLDER) as model:
+        for given, message in (
+            (None, "queries is None"),
+            (b"a", "queries is b'a'"),
+            ({"a": 1}, "queries is .* in an order"),
+            (["a", None], r"queries\[1\] is None, expected a text"),
+        ):
+            with pytest.raises(ValueError, match=message):
+                model.embed_queries(given)
+    for call in (model.embed_images, model.embed_queries):
+        with pytest.raises(RuntimeError, match="closed"):
+            call([])

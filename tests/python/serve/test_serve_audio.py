@@ -5,6 +5,9 @@ from __future__ import annotations
 import io
 import json
 import re
+import socket
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,11 +16,11 @@ import numpy as np
 import pytest
 from audio_files import broken_files
 from checkpoints import GOLDEN
-from packhorse.audio import AudioModel
+from packhorse.audio import AudioModel, Progress
 from packhorse.audio.subtitles import render
 from packhorse.serve.errors import ServeError
 from packhorse.serve.http.multipart import read_form
-from serve_room import PACKAGES, Answer, Client, serving, settings_for
+from serve_room import PACKAGES, SECONDS, Answer, Client, serving, settings_for
 from tiny_tokenizer import with_tokenizer
 
 for package in (*PACKAGES, "soundfile"):
@@ -81,6 +84,8 @@ def test_forms(client: Client, model: AudioModel) -> None:
     answer = ask(client, response_format="text", model="whisper", **options)
     assert answer.body.decode() == f"{found.text}\n"
     verbose = ask(client, response_format="verbose_json", **options).json
+    timed = ask(client, file=audio(1.0125), response_format="verbose_json", beam_size=1)
+    assert timed.json["duration"] == 1.0125
     assert (verbose["text"], verbose["language"]) == (found.text, found.language)
     assert verbose["segments"] == json.loads(render(found, "json"))["segments"]
     events = ask(client, stream="true", **options).events
@@ -143,6 +148,7 @@ def test_words(client: Client, model: AudioModel) -> None:
         ({"timestamp_granularities[]": "word"}, None, "expected verbose_json"),
         ({"timestamp_granularities": "letter"}, None, "has 'letter', expected segment or word"),
         ({"colour": "red"}, None, "'colour' is not supported"),
+        ({"stream": "true", "response_format": "srt"}, None, "response_format is srt with stream"),
         ({"model": "labels"}, None, "model 'labels' is not a model of speech"),
         ({"model": "none"}, None, "there is no model 'none'"),
         ({}, b"not audio", "no audio"),
@@ -172,12 +178,46 @@ def test_lists_of_models(client: Client) -> None:
         assert client.get(path).status == 200, path
 
 
+def _as_file(body: bytes, name: bytes) -> bytes:
+    """The form with one more file."""
+    head = b'--X-X\r\nContent-Disposition: form-data; name="' + name + b'"; filename="blob"'
+    return head + b"\r\n\r\nde\r\n" + body
+
+
+@pytest.mark.parametrize("stream", ["true", "false"])
+def test_a_client_that_leaves(client: Client, monkeypatch: pytest.MonkeyPatch, stream: str) -> None:
+    """Nothing goes on for it, whether it waits for all of the text or reads it as it comes."""
+    began, ended = threading.Event(), threading.Event()
+
+    def hear(_model: AudioModel, _audio: bytes, **_options: Any) -> Iterator[Progress]:
+        try:
+            for number in range(100_000):
+                began.set()
+                time.sleep(0.002)
+                yield Progress(number)
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(AudioModel, "stream", hear)
+    body, headers = form({"stream": stream}, audio())
+    with socket.create_connection(("127.0.0.1", client.port)) as connection:
+        kind = f"content-type: {headers['content-type']}\r\ncontent-length: {len(body)}"
+        connection.sendall(
+            f"POST {PATH} HTTP/1.1\r\nhost: localhost\r\n{kind}\r\n\r\n".encode() + body
+        )
+        assert began.wait(SECONDS)
+    assert ended.wait(SECONDS)
+
+
 def test_broken_forms(client: Client) -> None:
     body, headers = form({}, audio())
     for broken, kind, message in (
         (body[:-9], headers["content-type"], "does not end with its boundary"),
         (body, "application/json", "expected multipart/form-data with a boundary"),
         (form({})[0], headers["content-type"], "there is no file"),
+        (form({"file": "a"})[0], headers["content-type"], "file has no filename, expected"),
+        (_as_file(body, b"language"), headers["content-type"], "language has a filename"),
+        (_as_file(body, b"colour"), headers["content-type"], "'colour' is not supported"),
         (b"", headers["content-type"], "does not end with its boundary"),
         (b"--X-X\r\n\r\nno name\r\n--X-X--", headers["content-type"], "has no"),
     ):

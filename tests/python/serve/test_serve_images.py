@@ -147,6 +147,10 @@ def test_image_classification(client: Client, folders: dict[str, Path]) -> None:
     whole = model.classify(FILES[:1])[0]
     raw = client.post("/image-classification", FILES[0], headers={"content-type": "image/png"})
     assert raw.json == whole
+    # InferenceClient sends the bytes of a file without a type.
+    assert client.post("/image-classification", FILES[0]).json == whole
+    assert client.post("/image-classification", b' {"inputs": ""}').status == 422
+    assert "the body" in client.post("/image-classification", b"abc").json["error"]
     logits = {"function_to_apply": "none"}
     answer = client.post("/image-classification", {"inputs": URLS[0], "parameters": logits})
     scores = {one["label"]: one["score"] for one in answer.json}

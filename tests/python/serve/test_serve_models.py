@@ -20,6 +20,7 @@ from adapted_model import adapted_texts
 from checkpoints import GOLDEN
 from packhorse import EncoderSession, TextModel
 from packhorse.serve import ModelSettings
+from picture_models import data_url, picture, picture_model
 from serve_room import PACKAGES, Client, serving, settings_for, wait_until
 from shared_runs import SECONDS
 from tiny_tokenizer import with_kind
@@ -49,6 +50,25 @@ def test_settings_of_all_models_go_to_those_that_they_suit(
         assert client.post("/v1/completions", ASKED).status == 200
         assert client.get("/models/lm").json["generation"]["pages_free"] == 4
         assert client.post("/models/lm/reload", None).status == 403
+
+
+def test_settings_of_models_of_texts_do_not_reach_images_and_speech(
+    adapted: tuple[Path, Path], tmp_path: Path
+) -> None:
+    folders = {name: picture_model(name, tmp_path / name) for name in ("clip", "deit")}
+    named = [f"{name}={folder}" for name, folder in folders.items()]
+    settings = settings_for(f"lm={adapted[0]}", *named, kv_tokens=256, max_adapters=2)
+    with serving(settings) as (client, _):
+        assert client.post("/v1/completions", {**ASKED, "model": "lm"}).status == 200
+        body = {"model": "clip", "input": [{"image": data_url(picture(0))}, {"text": "a cat"}]}
+        assert client.post("/v1/embeddings", body).status == 200
+    whisper = str(GOLDEN / "speech" / "whisper")
+    own = ModelSettings.read({"name": "whisper", "path": whisper, "max_length": 8})
+    with (
+        pytest.raises(ValueError, match="max_length is for .* takes audio"),
+        serving(settings_for(own)),
+    ):
+        pass
 
 
 def test_drafts_change_no_answer(minilm: Path, adapted: tuple[Path, Path]) -> None:

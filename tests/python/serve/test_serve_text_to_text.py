@@ -43,13 +43,21 @@ def models(paths: dict[str, Path]) -> Iterator[dict[str, TextModel]]:
         one.close()
 
 
+def test_a_source_has_no_log_probabilities(client: Client) -> None:
+    body = {"model": "mbart", "prompt": TEXTS[0], "echo": True, "logprobs": 1, "max_tokens": 0}
+    answer = client.post("/v1/completions", body)
+    assert answer.status == 400
+    assert "reads the prompt in its encoder" in answer.json["error"]["message"]
+    assert client.post("/v1/completions", {**body, "echo": False, "max_tokens": 3}).status == 200
+
+
 def test_translations(client: Client, models: dict[str, TextModel]) -> None:
     answer = client.post("/translate", {"inputs": TEXTS})
     assert answer.status == 200, answer.json
     expected = models["marian"].translate(TEXTS)
     assert [one["translation_text"] for one in answer.json] == expected
     answer = client.post("/translate", {"inputs": TEXTS[0]})
-    assert answer.json == {"translation_text": expected[0]}
+    assert answer.json == [{"translation_text": expected[0]}]
     parameters = {"src_lang": "de", "tgt_lang": "fr", "generate_parameters": {"num_beams": 3}}
     answer = client.post(
         "/translate", {"model": "mbart", "inputs": TEXTS, "parameters": parameters}
@@ -75,6 +83,20 @@ def test_a_translation_by_an_adapter(tmp_path: Path) -> None:
             answer = client.post("/translate", body)
             assert answer.status == 200, answer.json
             assert [one["translation_text"] for one in answer.json] == texts
+
+
+def test_the_client_of_hugging_face(
+    client: Client, models: dict[str, TextModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub = pytest.importorskip("huggingface_hub")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    address = f"http://127.0.0.1:{client.port}"
+    text = TEXTS[0]
+    beams = {"num_beams": 3}
+    found = hub.InferenceClient(f"{address}/translate").translation(text, generate_parameters=beams)
+    assert found.translation_text == models["marian"].translate(text, num_beams=3)
+    found = hub.InferenceClient(f"{address}/summarize").summarization(text)
+    assert found.summary_text == models["marian"].summarize(text)
 
 
 def test_several_translations(client: Client, models: dict[str, TextModel]) -> None:

@@ -62,11 +62,14 @@ class ReferenceWhisper:
         suppress: list[int],
         most_initial: int | None,
         blank: int,
+        begun: list[int],
     ) -> Array:
-        scores = self.logits([*prompt, *new]).copy()
+        """begun: tokens of the window that were given before the new ones."""
+        scores = self.logits([*prompt, *begun, *new]).copy()
         if not new:
             scores[[blank, TOKENS.end]] = -np.inf
         scores[suppress] = -np.inf
+        new = [*begun, *new]
         begin = TOKENS.first_time
         scores[TOKENS.no_timestamps] = -np.inf
         last = bool(new) and new[-1] >= begin
@@ -123,7 +126,7 @@ class ReferenceWhisper:
         self, features: Array, encode: Any, decode: Any, *, beam_size: int, patience: float = 1.0,
         initial_prompt: str | None = None, condition: bool = True, suppress: list[int],
         most_initial: int | None, thresholds: tuple[float | None, float | None] = (0.6, -1.0),
-        clips: tuple[float, ...] = (),
+        clips: tuple[float, ...] = (), prefix: str = "",
     ) -> list[dict[str, Any]]:  # fmt: skip
         """Segments. `features`: frames of the whole audio."""
         frames, seek, forgotten = len(features), 0, 0
@@ -145,12 +148,15 @@ class ReferenceWhisper:
                 previous = written[forgotten:][-(CONTEXT // 2 - 1) :]
                 prompt = [TOKENS.start_of_previous, *previous] if previous else []
                 prompt += [TOKENS.start, language, TOKENS.transcribe]
+                begun = [TOKENS.first_time, *encode(f" {prefix}")] if prefix and seek == 0 else []
                 rules = {
-                    "suppress": suppress, "most_initial": most_initial, "blank": encode(" ")[0],
+                    "begun": begun, "suppress": suppress, "most_initial": most_initial,
+                    "blank": encode(" ")[0],
                 }  # fmt: skip
-                most = min(CONTEXT // 2, CONTEXT - len(prompt))
+                most = min(CONTEXT // 2, CONTEXT - len(prompt) - len(begun))
                 tokens, total = self.beams(prompt, beam_size, patience, most, **rules)
                 average = total / (len(tokens) + 1)
+                tokens = [*begun, *tokens]
                 silence = self.no_speech(prompt)
                 limit, least = thresholds
                 if (

@@ -64,7 +64,7 @@ def test_arguments(tmp_path: Path) -> None:
         model.answer("who", [context])
     with pytest.raises(ValueError, match="1 questions and 2 contexts, expected as many"):
         model.answer(["who"], [context] * 2)
-    with pytest.raises(ValueError, match="top_k 0"):
+    with pytest.raises(ValueError, match="top_k is 0"):
         model.answer("who", context, top_k=0)
     assert model.answer([], []) == []
     questions = ["who", "where sat a cat"]

@@ -158,10 +158,14 @@ def test_tasks_that_the_files_name(folders: Any, tmp_path: Path) -> None:
         found = model.translate(TEXTS, source="en", target="de")
         told = [f"hello {text}" for text in TEXTS]
         assert found == by_session(model, told, [0], ([], end), num_beams=2)
+        assert model.translate(TEXTS, source="EN", target="De") == found
         source, target = model._to_text.languages()
         assert (source.codes, source.default, source.required) == (["en"], None, False)
         assert target == (["de"], None, False)
-        with pytest.raises(ValueError, match="no task 'translation_de_to_en' .they have translat"):
+        with pytest.raises(
+            ValueError,
+            match="and target 'en', .* name no such task .they have translat",
+        ):
             model.translate("x", source="de", target="en")
         folder = packhorse_convert(folder, tmp_path / "converted")
         with packhorse.TextModel.load(folder, kv_tokens=2048) as other:
@@ -412,3 +416,47 @@ def test_attention_refusals(models: Any) -> None:
         assert call("hello", details=True, return_attention=False).attention is None
     with pytest.raises(TypeError, match="return_attention"):
         model.chat([{"role": "user", "content": "hello"}], return_attention=True)
+
+
+def test_white_space_has_all_that_is_asked_for(models: Any) -> None:
+    asked: dict[str, Any] = {"details": True, "return_attention": True, "logprobs": 2}
+    blank, said = models("marian").translate([" ", TEXTS[0]], **asked)
+    assert blank.text == " "
+    assert (blank.ids, blank.source_ids, blank.logprobs, blank.top_logprobs) == ([], [], [], [])
+    assert blank.attention.shape == (0, 0)
+    assert said.attention.shape == (len(said.ids), len(said.source_ids))
+    (plain,) = models("marian").translate([" "], details=True)
+    assert (plain.attention, plain.source_ids, plain.logprobs) == (None, None, None)
+
+
+def test_wrong_types_are_named(models: Any) -> None:
+    for options, message in (
+        ({"source": 3}, "source is 3, expected the code of a language"),
+        ({"target": b"de"}, "target is b'de', expected the code of a language"),
+        ({"num_beams": "4"}, "num_beams is '4', expected a whole number"),
+        ({"stop_ids": 2.5}, "stop_ids is 2.5, expected"),
+        ({"target_prefix": "a\ud800"}, "target_prefix has a lone surrogate"),
+    ):
+        for model in (models("marian"), models("t5")):
+            with pytest.raises(ValueError, match=message):
+                model.translate(TEXTS[0], **options)
+    with pytest.raises(ValueError, match=r"prompts\[1\] is None, expected a text"):
+        models("t5").generate([TEXTS[0], None])
+    with pytest.raises(ValueError, match="source is None and target 'fr', but this model is told"):
+        models("t5").translate(TEXTS[0], target="fr")
+
+
+def test_streams_heed_no_beams_of_the_files(models: Any) -> None:
+    model = models("marian", num_beams=3)
+    greedy = model.generate(TEXTS[0], num_beams=1)
+    assert model.generate(TEXTS[0]) != greedy
+    assert "".join(model.generate(TEXTS[0], stream=True)) == greedy
+    assert "".join(model.translate(TEXTS[0], stream=True)) == greedy
+
+
+def test_a_closed_model_takes_no_empty_list(folders: Any) -> None:
+    model = packhorse.TextModel.load(folders("marian"), kv_tokens=256)
+    model.close()
+    for call in (model.translate, model.summarize, model.generate):
+        with pytest.raises(RuntimeError, match="closed"):
+            call([])

@@ -189,7 +189,10 @@ class Exchange:
 
     async def json(self) -> dict[str, Any]:
         """The body, a JSON object. Raises ServeError."""
-        body = await self.body()
+        return await self.json_of(await self.body())
+
+    async def json_of(self, body: bytes) -> dict[str, Any]:
+        """A body as a JSON object. Raises ServeError."""
         if len(body) <= SMALL_BODY:
             found = read_json(body)
         else:

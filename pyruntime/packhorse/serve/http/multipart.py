@@ -58,5 +58,9 @@ def read_form(body: bytes, content_type: str) -> Form:
         try:
             form.texts.setdefault(key, []).append(content.decode())
         except UnicodeDecodeError:
-            raise ServeError("malformed", f"{key!r:.80} is not UTF-8", parameter=key) from None
+            raise ServeError(
+                "malformed",
+                f"{key!r:.80} is not UTF-8, and has no filename, as a file has",
+                parameter=key,
+            ) from None
     return form

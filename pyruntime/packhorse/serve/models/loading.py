@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from typing import Any
 
 from packhorse_weights import find_model, inspect_checkpoint
-from packhorse_weights.spec import hears, stem_of
+from packhorse_weights.spec import hears, sees
 
 from packhorse.audio import AudioModel
 from packhorse.heads import methods_for
@@ -24,7 +25,8 @@ from packhorse.text import TextModel
 
 _PREDICTIONS = 64  # masks of a batch, where nobody says how many
 _LOADING = {one.name: said(one) for one in LOADING.values()}
-_OF_IMAGES = {one.name for one in fields(LoadOptions)}  # options that models of images take, too
+# Options that models of images and of speech take, too.
+_SHARED = {one.name for one in fields(LoadOptions)}
 AnyModel = ServedModel | ServedImages | ServedSpeech
 _METHODS = {"generate": "generates", "fill_mask": "fills masks"}
 
@@ -36,31 +38,30 @@ def load_model(
     say goes to those that it suits. Raises as `TextModel.load` and `ImageModel.load`."""
     given = server.of_model(settings)
     methods = abilities(given)
+    given = replace(given, options=_suited(settings, given, methods))
     if "embed_images" in methods:
-        return _load_images(settings, server, pool, metrics)
+        return _load_images(settings, given, server, pool, metrics)
     if "transcribe" in methods:
-        return _load_speech(given, server, pool, metrics)
+        return _load_speech(settings, given, server, pool, metrics)
     most = _PREDICTIONS if "fill_mask" in methods else 0
-    options: dict[str, Any] = {"max_predictions": most, **given.options}
-    for name in server.options:
-        method = _LOADING[name].suits
-        if not _suits(method, methods) and name not in settings.options and options[name]:
-            del options[name]
-    options = _read(options)
+    options = _read({"max_predictions": most, **given.options})
     options["max_adapters"] = max(options.get("max_adapters", 0), len(given.adapter))
     options["prefix_cache"] = server.prefix_cache != "off"
-    replicas: list[TextModel] = []
-    try:
-        for device, load in _of_devices(given, options):
-            replicas.append(TextModel.load(given.path, device, **load))
+    with _replicas(TextModel.load, given, options) as replicas:
         model = ServedModel(given, server, replicas, pool, metrics)
         for adapter in given.adapter:
             model.add_adapter(*_named(adapter))
         return model
-    except BaseException:
-        for replica in replicas:
-            replica.close()
-        raise
+
+
+def _suited(own: ModelSettings, given: ModelSettings, methods: Collection[str]) -> Any:
+    """The options of a model, of which those are left out that are meant for other models: what
+    only the settings of all models say, and this one has no use for."""
+    return {
+        name: value
+        for name, value in given.options.items()
+        if name in own.options or not value or _suits(_LOADING[name].suits, methods)
+    }
 
 
 def _read(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -77,49 +78,64 @@ def _of_devices(
         yield device, {**options, "threads": threads, "progress": False}
 
 
+@contextmanager
+def _replicas(
+    load: Callable[..., Any], given: ModelSettings, options: Mapping[str, Any]
+) -> Iterator[list[Any]]:
+    """A model loaded on each of its devices. An error of what is done with them closes all."""
+    replicas: list[Any] = []
+    try:
+        for device, arguments in _of_devices(given, options):
+            replicas.append(load(given.path, device, **arguments))
+        yield replicas
+    except BaseException:
+        for replica in replicas:
+            replica.close()
+        raise
+
+
 def _suits(method: str, methods: Collection[str]) -> bool:
     """True if a model that can `methods` has use for an option of `method`; "": any."""
     speaks = method == "generate" and "transcribe" in methods
     return not method or method in methods or speaks
 
 
-def _load_speech(
-    given: ModelSettings, server: Settings, pool: TokenizerPool, metrics: Metrics
-) -> ServedSpeech:
+def _read_shared(
+    own: ModelSettings, given: ModelSettings, takes: str, more: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Arguments of `load` of a model that takes no texts. Raises ValueError for what the model's
+    own settings say and is for texts alone. takes: what it takes, for messages."""
+    for name in own.options:
+        if name not in _SHARED:
+            raise ValueError(f"{name} is for models of texts, and {given.path} takes {takes}")
     if given.adapter:
-        raise ValueError(f"{given.path} hears audio: it has no adapters")
-    options = _read({k: v for k, v in given.options.items() if k in _OF_IMAGES})
-    options["prefix_cache"] = server.prefix_cache != "off"
-    replicas: list[AudioModel] = []
-    try:
-        for device, load in _of_devices(given, options):
-            replicas.append(AudioModel.load(given.path, device, **load))
+        raise ValueError(f"{given.path} takes {takes}: it has no adapters")
+    return _read({k: v for k, v in given.options.items() if k in _SHARED}) | dict(more)
+
+
+def _load_speech(
+    own: ModelSettings,
+    given: ModelSettings,
+    server: Settings,
+    pool: TokenizerPool,
+    metrics: Metrics,
+) -> ServedSpeech:
+    cache = {"prefix_cache": server.prefix_cache != "off"}
+    options = _read_shared(own, given, "audio", cache)
+    with _replicas(AudioModel.load, given, options) as replicas:
         return ServedSpeech(given, server, replicas, pool, metrics)
-    except BaseException:
-        for replica in replicas:
-            replica.close()
-        raise
 
 
 def _load_images(
-    settings: ModelSettings, server: Settings, pool: TokenizerPool, metrics: Metrics
+    own: ModelSettings,
+    given: ModelSettings,
+    server: Settings,
+    pool: TokenizerPool,
+    metrics: Metrics,
 ) -> ServedImages:
-    given = server.of_model(settings)
-    for name in settings.options:
-        if name not in _OF_IMAGES:
-            raise ValueError(f"{name} is for models of texts, and {given.path} takes images")
-    if given.adapter:
-        raise ValueError(f"{given.path} takes images: it has no adapters")
-    options = _read({k: v for k, v in given.options.items() if k in _OF_IMAGES})
-    replicas: list[ImageModel] = []
-    try:
-        for device, load in _of_devices(given, options):
-            replicas.append(ImageModel.load(given.path, device, **load))
+    options = _read_shared(own, given, "images", {})
+    with _replicas(ImageModel.load, given, options) as replicas:
         return ServedImages(given, server, replicas, pool, metrics)
-    except BaseException:
-        for replica in replicas:
-            replica.close()
-        raise
 
 
 def abilities(given: ModelSettings) -> list[str]:
@@ -132,7 +148,7 @@ def abilities(given: ModelSettings) -> list[str]:
     path = find_model(given.path, asked.revision)
     asked = replace(asked, revision=None, kv_tokens=0 if asked.kv_tokens == 0 else None)
     spec = inspect_checkpoint(path, **asked.reading()).spec
-    if stem_of(spec).get("kind") == "patches":
+    if sees(spec):
         return ["embed_images"]
     if hears(spec):
         return ["transcribe"]

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from packhorse.audio import AudioModel, Language, Progress, Segment, Transcription
-from packhorse.serve.errors import ServeError
+from packhorse.serve.errors import ClientGoneError, ServeError
 from packhorse.serve.models.served import Served
 from packhorse.serve.models.tokenizing import TokenizerPool
 from packhorse.serve.observability.metrics import Metrics
@@ -55,7 +55,7 @@ class Hearing:
             self._put(error)
 
     async def events(self) -> AsyncIterator[News]:
-        """News of the text, as they come. Raises ServeError."""
+        """News of the text, as they come. Raises ServeError, and ClientGoneError after `leave`."""
         while True:
             left = self._until - self._loop.time()
             try:
@@ -67,12 +67,14 @@ class Hearing:
                 return
             if isinstance(news, ValueError | TypeError | ModuleNotFoundError | FileNotFoundError):
                 raise ServeError("validation", str(news))
+            if isinstance(news, ClientGoneError):
+                raise news
             if isinstance(news, BaseException):
                 raise ServeError("backend", f"the model failed: {news}") from news
             yield news
 
     async def whole(self) -> Transcription:
-        """The transcription, when it is done. Raises ServeError."""
+        """The transcription, when it is done. Raises as `events`."""
         segments: list[Segment] = []
         language, seconds = Language("en", 0.0), 0.0
         async for one in self.events():
@@ -86,8 +88,9 @@ class Hearing:
         return Transcription(text, tuple(segments), *language, seconds)
 
     def leave(self) -> None:
-        """Nobody waits for it any more: it ends with its window."""
+        """Nobody waits for it any more: it ends with its window. Called on the event loop."""
         self._left.set()
+        self._news.put_nowait(ClientGoneError())
 
 
 class ServedSpeech(Served):

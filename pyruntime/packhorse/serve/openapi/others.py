@@ -123,10 +123,10 @@ def _to_text(parameters: dict[str, Schema]) -> Schema:
 
 
 def _texts_under(name: str) -> Schema:
-    """The answer of such a route: for a text, a record; where several of each were asked for, the
-    list of them, each of beam search with its score."""
-    one, scored = closed({name: TEXT}), array(closed({name: TEXT}, {"score": NUMBER}))
-    return one_of(one, scored, array(scored))
+    """The answer of such a route: a record for each text, also for one that is in no list; where
+    several of each were asked for, lists of them, each of beam search with its score."""
+    scored = array(closed({name: TEXT}, {"score": NUMBER}))
+    return one_of(scored, array(scored))
 
 
 SCHEMAS: dict[str, Schema] = {

@@ -27,10 +27,12 @@ _MOST_LABELS = 1024
 
 async def _read(exchange: Exchange) -> tuple[Fields, list[ImageInput], bool]:
     """(the fields, the images, whether one stands by itself)"""
-    if exchange.headers.get(b"content-type", b"").lower().startswith(_RAW):
-        query = Fields(exchange.query())
-        return query, [ImageInput("the body", await exchange.body())], True
-    fields = Fields(await exchange.json())
+    kind = exchange.headers.get(b"content-type", b"").lower()
+    body = await exchange.body()
+    # InferenceClient says no type of an image.
+    if kind.startswith(_RAW) or not (kind or body.lstrip()[:1] == b"{"):
+        return Fields(exchange.query()), [ImageInput("the body", body)], True
+    fields = Fields(await exchange.json_of(body))
     most = exchange.service.settings.max_client_images
     return fields, *read_images(fields, "inputs", most)
 
@@ -51,7 +53,7 @@ async def _run(
 
 async def image_classification(exchange: Exchange) -> Reply:
     """POST /image-classification: the best labels of each image. The body may be the image itself,
-    if its type says so."""
+    if its type says so, or it has none and is no JSON."""
     fields, images, single = await _read(exchange)
     registry = exchange.service.registry
     model = registry.images(fields.optional_text("model"), "classify_images", CLASSIFIES)

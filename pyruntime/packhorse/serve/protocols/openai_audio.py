@@ -35,6 +35,20 @@ _EFFECTLESS = ("chunking_strategy", "include", "include[]", "user")
 _STEP = 0.2  # between the temperatures that are tried
 
 
+def _check_names(form: Form) -> None:
+    """Raises ServeError for fields that are not known, and for those of which a part of another
+    kind is expected: the file has a filename, and nothing else does."""
+    for name in (*form.texts, *form.files):
+        if name not in ("file", *_KNOWN, *_EFFECTLESS):
+            raise ServeError("unsupported", f"{name!r:.80} is not supported", parameter=name)
+        if (name == "file") != (name in form.files):
+            found = "no filename" if name == "file" else "a filename, as a file has"
+            expected = "a part with one" if name == "file" else "a part without"
+            raise ServeError(
+                "validation", f"{name} has {found}, expected {expected}", parameter=name
+            )
+
+
 def _one(form: Form, name: str) -> str | None:
     values = form.texts.get(name)
     return None if not values or values[-1] == "" else values[-1]
@@ -175,9 +189,7 @@ async def _answer(exchange: Exchange, task: str) -> Reply | EventStream:
     exchange.size = len(body)
     content_type = exchange.headers.get(b"content-type", b"").decode("latin-1")
     form = await asyncio.to_thread(read_form, body, content_type)
-    for name in (*form.texts, *(name for name in form.files if name != "file")):
-        if name not in (*_KNOWN, *_EFFECTLESS):
-            raise ServeError("unsupported", f"{name!r:.80} is not supported", parameter=name)
+    _check_names(form)
     if "file" not in form.files:
         raise ServeError("validation", "there is no file", parameter="file")
     size, most = len(form.files["file"]), service.settings.max_audio_bytes
@@ -194,17 +206,33 @@ async def _answer(exchange: Exchange, task: str) -> Reply | EventStream:
         )
     _check_granularities(form, shape)
     streams = _flag(form, "stream")
+    if streams and shape not in ("json", "text"):
+        raise ServeError(
+            "validation",
+            f"response_format is {shape} with stream, whose events are JSON: expected json",
+            parameter="response_format",
+        )
     options = _options(form, task)
     model = service.registry.speech(_one(form, "model"))
     exchange.model = model.name
     hearing = model.hear(form.files["file"], options, service.settings.generation_timeout_s)
-    if streams:
-        return EventStream(_stream(hearing), lambda: model.heard(hearing))
-    waiting = asyncio.ensure_future(hearing.whole())
-    try:
-        return _reply(await waiting, shape, task, _granularities(form))
-    finally:
+    watch = asyncio.create_task(_leave_with_client(exchange, hearing))
+
+    def end() -> None:
+        watch.cancel()
         model.heard(hearing)
+
+    if streams:
+        return EventStream(_stream(hearing), end)
+    try:
+        return _reply(await hearing.whole(), shape, task, _granularities(form))
+    finally:
+        end()
+
+
+async def _leave_with_client(exchange: Exchange, hearing: Hearing) -> None:
+    await exchange.disconnected()
+    hearing.leave()
 
 
 async def transcriptions(exchange: Exchange) -> Reply | EventStream:

@@ -259,6 +259,13 @@ async def completions(exchange: Exchange) -> Any:
     asked = read_options(exchange, fields, model, chat=False)
     echo = fields.flag("echo", False)
     if echo and asked.logprobs:
+        if not model.engines[0].generation.continues:
+            raise ServeError(
+                "validation",
+                f"echo is true with logprobs, but {generator.name!r} reads the prompt in its "
+                "encoder, which gives no log-probabilities",
+                parameter="echo",
+            )
         asked.options["prompt_logprobs"] = asked.options["logprobs"]
     reader = PromptReader(fields, model, asked, special=True)
     most = service.settings.max_client_batch_size

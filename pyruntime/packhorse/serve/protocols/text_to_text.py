@@ -1,8 +1,8 @@
 """Translations and summaries, by the schemas of Hugging Face's Inference API.
 
 "parameters.generate_parameters" has options of `TextModel.translate` by their names, and "inputs"
-may be a list, for which a list is given. With "num_return_sequences" over 1 a list is given for
-each text, and each text of beam search has its "score".
+may be a list. The answer is a list, also for one text. With "num_return_sequences" over 1 a list is
+given for each text of a list, and each text of beam search has its "score".
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ async def _convert(exchange: Exchange, name: str, made_by: Callable[[Fields], Ma
         records = [_record(name, join_parts(job.text, [one[i] for one in parts])) for i in range(n)]
         found.append(records if n > 1 else {name: records[0][name]})
         at += len(parts)
-    return json_reply(found[0] if single else found)
+    return json_reply(found[0] if single and n > 1 else found)
 
 
 def _translation(parameters: Fields) -> Make:

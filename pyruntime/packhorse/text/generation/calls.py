@@ -101,6 +101,12 @@ class TextGeneration:
         chosen = self._defaults if defaults is None else defaults
         return RequestOptions(chosen, self._tokenizer, self._grammars, n, options, default_length)
 
+    def stream_options(self, options: Mapping[str, Any]) -> RequestOptions:
+        """Options of a text that is given as it comes: files that ask for beam search are not
+        heeded. Raises as `options`."""
+        defaults = {**self._defaults, "num_beams": 1}
+        return self.options(1, options, self.default_length(options), defaults)
+
     def prompt(self, name: str, ids: Int32Array) -> Prompt:
         """A prompt of these tokens: of a model with an encoder, a source."""
         return Prompt(name, ids) if self._begins is None else Prompt(name, self._begins, ids)
@@ -112,8 +118,8 @@ class TextGeneration:
 
     def prompt_ids(self, prompt: Any, number: int) -> Int32Array:
         """Tokens of a prompt as it stands, with those that the tokenizer puts around a text."""
+        check_text(prompt, number, "", False, "prompts")
         if self.sources is not None:
-            check_text(prompt, number, "", False)
             plain = self.sources.direction(None, None, aims=False)
             return self.sources.encode([prompt], plain, first=number)[0]
         encode, table = self._tokenizer.encode, self._vocab_size
@@ -171,7 +177,7 @@ class TextGeneration:
         options = dict(options)
         if (attention := self.take_attention(options)) is not None:
             attention.refuse_stream()
-        asked = self.options(1, options, self.default_length(options))
+        asked = self.stream_options(options)
         _check_stream("prompt", prompt, isinstance(prompt, str), asked)
         made = self.prompt("prompt", self.prompt_ids(prompt, 0))
         return self._generator.stream(made, asked, self.continues, timeout_s)
@@ -283,7 +289,7 @@ class TextGeneration:
     ) -> TextStreaming:
         """`timeout_s`: as of `GenerationSession.submit`."""
         of_template, rest, tools = self._of_chat(options)
-        asked = self.options(1, rest, self.default_length(rest))
+        asked = self.stream_options(rest)
         _check_stream("conversation", messages, not _are_several(messages), asked)
         ids = self.chat_ids(messages, of_template)
         finish = (lambda made: made) if tools is None else tools.read

@@ -325,6 +325,7 @@ class Generator:
 
         report  called with the number of prompts whose texts have ended, and with `total`
         """
+        self._session.check_open()
         mailbox = self._session.mailbox()
         running: dict[int, TextRequest] = {}
         found: dict[int, list[Generation]] = {}

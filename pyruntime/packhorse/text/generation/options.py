@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from packhorse.generation.sampling import EarlyStopping, Sampling, SequenceBias
+from packhorse.number_checks import is_int
 from packhorse.progress_bar import Progress
 from packhorse.text.other_names import unexpected_argument
 
@@ -134,6 +135,11 @@ def _special_tokens(tokenizer: TextTokenizer, texts: Any) -> frozenset[str]:
     return frozenset(texts)
 
 
+def _many(beams: object) -> bool:
+    """True for beam search. What is no number of beams is refused by `Sampling`."""
+    return is_int(beams) and beams != 1
+
+
 class RequestOptions:
     """Options that each request of one call is submitted with.
 
@@ -159,7 +165,7 @@ class RequestOptions:
         settings = {name: given[name] for name in given.keys() - _NOT_OF_SAMPLING}
         defaults = dict(defaults)
         renormalizes = defaults.pop("renormalize_logits", False)
-        if given.get("num_beams", 1) > 1 or defaults.get("num_beams", 1) > 1:
+        if _many(given.get("num_beams")) or _many(defaults.get("num_beams")):
             for name in ("temperature", *_OF_CHANCE):
                 defaults.pop(name, None)  # beam search leaves nothing to chance
             if renormalizes:
@@ -180,6 +186,7 @@ class RequestOptions:
         }
         stops = given.get("stop", defaults.pop("stop", None))
         settings = {**defaults, **settings, "n": n}
+        Sampling(**settings)  # checks it
         if "bad_words" in given:
             ids = [*settings.get("bad_words_ids", ()), *_word_ids(given["bad_words"], tokenizer)]
             settings["bad_words_ids"] = ids
@@ -196,7 +203,6 @@ class RequestOptions:
             else:
                 self.stops.append(stop)
         self._settings = settings | {"stop_ids": stop_ids}
-        Sampling(**self._settings)  # checks it
         if not settings.get("temperature"):
             for name, neutral in _OF_CHANCE.items():
                 if given.get(name, neutral) != neutral and "temperature" not in given:
@@ -227,6 +233,12 @@ class RequestOptions:
         what the cache knows of them."""
         names = ("adapter", "cache_salt")
         return {name: self._settings[name] for name in names if name in self._settings}
+
+    @property
+    def logprobs(self) -> int | None:
+        """Number of log-probabilities beside that of each token; None: there are none at all."""
+        found = self._settings.get("logprobs")
+        return None if found is None else int(found)
 
     @property
     def num_beams(self) -> int:

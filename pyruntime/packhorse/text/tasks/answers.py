@@ -10,6 +10,7 @@ from itertools import chain, repeat
 from typing import Any
 
 from packhorse.heads import require_head
+from packhorse.number_checks import is_int
 from packhorse.result import RunResult
 from packhorse.text.checks import as_texts
 from packhorse.text.parts import Request
@@ -53,11 +54,15 @@ class Answering:
         longest = min(runner.max_length, _MAX_LENGTH) if max_length is None else max_length
         longest = runner.longest(longest)
         shared = min(_STRIDE, longest // 2) if stride is None else stride
-        if options.top_k < 1 or options.max_answer_length < 1 or shared < 0:
-            raise ValueError(
-                f"top_k {options.top_k} and max_answer_length {options.max_answer_length} must be "
-                f"positive, stride {shared} not negative"
-            )
+        for name, number, least in (
+            ("top_k", options.top_k, 1),
+            ("max_answer_length", options.max_answer_length, 1),
+            ("stride", shared, 0),
+        ):
+            if not is_int(number) or number < least:
+                raise ValueError(
+                    f"{name} is {number!r:.80}, expected a whole number from {least} on"
+                )
         self._options = options
         self._windows = Windows(runner.tokenizer, longest, shared)
         self._none_id = runner.tokenizer.special_id("cls")

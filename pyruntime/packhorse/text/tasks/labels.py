@@ -9,6 +9,7 @@ import numpy as np
 
 from packhorse.heads import classifier_of, require_head
 from packhorse.names import ScoreActivation, Truncation
+from packhorse.number_checks import is_int
 from packhorse.pairs import check_activation, sigmoid
 from packhorse.progress_bar import Progress
 from packhorse.result import FloatArray, RunResult
@@ -89,6 +90,12 @@ def _is_pair(text: object) -> bool:
     return isinstance(text, tuple | list)
 
 
+def check_top_k(top_k: Any) -> None:
+    """Raises ValueError for what is no number of results."""
+    if top_k is not None and not (is_int(top_k) and top_k >= 1):
+        raise ValueError(f"top_k is {top_k!r:.80}, expected a whole number over 0, or None")
+
+
 def best_labels(labels: Sequence[str], scores: FloatArray, top_k: int | None) -> list[list[Label]]:
     """The `top_k` best labels of each row of scores [B, labels], best first; None: all of them."""
     order = np.argsort(-scores, axis=1, kind="stable")[:, :top_k]
@@ -110,8 +117,7 @@ class Classification:
         truncation: bool | Truncation,
         activation: ScoreActivation | None = None,
     ) -> None:
-        if top_k is not None and top_k < 1:
-            raise ValueError(f"top_k is {top_k}, expected a positive number or None")
+        check_top_k(top_k)
         self._runner = runner
         classifier = check_classifier(runner.session.config)
         check_activation(activation, *_ACTIVATIONS)

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from packhorse.heads import require_head
+from packhorse.number_checks import is_int
 from packhorse.packing import Int32Array
 from packhorse.result import FloatArray, RunResult
 from packhorse.text.checks import Text
@@ -52,8 +53,8 @@ class MaskFilling:
             raise ValueError(
                 "fill_mask: the tokenizer's files name no mask_token of the vocabulary"
             )
-        if top_k < 1:
-            raise ValueError(f"top_k is {top_k}, expected 1 or more")
+        if not is_int(top_k) or top_k < 1:
+            raise ValueError(f"top_k is {top_k!r:.80}, expected a whole number over 0")
         self._mask_id = mask_id
         self._top_k = top_k
         self._unknown: list[str] = []  # targets that are not in the vocabulary

@@ -13,7 +13,7 @@ from packhorse.generation.results import FinishReason, Generation, Usage
 from packhorse.packing import Int32Array
 from packhorse.progress_bar import Progress, reporting
 from packhorse.result import FloatArray
-from packhorse.text.checks import as_texts, check_text
+from packhorse.text.checks import as_texts, check_characters, check_text
 from packhorse.text.generation.calls import TextGeneration
 from packhorse.text.generation.generator import FOREVER, Prompt, TextStreaming, as_asked
 from packhorse.text.generation.options import (
@@ -74,6 +74,11 @@ class TextToText:
     ) -> Conversion:
         """A translation into `target`. Models that are told no languages, as T5, have a task for
         each pair of them that they were trained with."""
+        for name, code in (("source", source), ("target", target)):
+            if code is not None and not isinstance(code, str):
+                raise ValueError(
+                    f"{name} is {code!r:.80}, expected the code of a language, or None"
+                )
         sources = self._sources
         if sources.names is not None:
             direction = sources.direction(source, target)
@@ -82,7 +87,7 @@ class TextToText:
             )
         begin, defaults = "", dict[str, Any]()
         if source is not None or target is not None:
-            begin, defaults = self._task(f"translation_{source}_to_{target}")
+            begin, defaults = self._task(source, target)
         direction = sources.direction(None, None)
         return self._conversion(
             "translate", direction, begin, defaults, n, target_prefix, split, options
@@ -114,13 +119,16 @@ class TextToText:
         direction = self._sources.direction(None, None, aims=False)
         return self._conversion("summarize", direction, begin, defaults, n, "", split, options)
 
-    def _task(self, name: str) -> tuple[str, dict[str, Any]]:
+    def _task(self, source: str | None, target: str | None) -> tuple[str, dict[str, Any]]:
         tasks = self._generation.files.tasks
-        if name not in tasks:
+        codes = f"{source}_to_{target}".lower()
+        name = next((one for one in tasks if one.lower() == f"translation_{codes}"), None)
+        if name is None or source is None or target is None:
             known = ", ".join(sorted(one for one in tasks if one.startswith("translation")))
             raise ValueError(
-                f"this model is told no languages, and its files name no task {name!r:.60} (they "
-                f"have {known or 'none of translation'}): begin the text with what the model was "
+                f"source is {source!r:.40} and target {target!r:.40}, but this model is told no "
+                f"languages, and its files name no such task (they have "
+                f"{known or 'none of translation'}): begin the text with what the model was "
                 'trained with, such as "translate English to German: "'
             )
         return self._generation.files.task_settings(name)
@@ -148,6 +156,7 @@ class TextToText:
             raise ValueError(f"split {split!r:.80} is not one of {', '.join(SPLITS)}")
         if not isinstance(target_prefix, str):
             raise ValueError(f"target_prefix is {target_prefix!r:.80}, expected a text")
+        check_characters(target_prefix, "target_prefix")
         return Conversion(
             self._generation,
             self._runner,
@@ -265,7 +274,21 @@ class Conversion:
 
     def joined(self, job: Job, made: Sequence[Sequence[Generation]]) -> list[Generation]:
         """The results of a text's parts as those of the text, `n` of them."""
+        if not made:
+            return [self._of_nothing(job.text)] * self.n
         return [join_parts(job.text, [one[i] for one in made], self._prefix) for i in range(self.n)]
+
+    def _of_nothing(self, text: CutText) -> Generation:
+        """The result of a text that is white space alone: it has all that was asked for."""
+        attends = self._attention is not None
+        count = self.asked.logprobs
+        return replace(
+            join_parts(text, []),
+            logprobs=None if count is None else [],
+            top_logprobs=[] if count else None,
+            attention=np.empty((0, 0), np.float32) if attends else None,
+            source_ids=[] if attends else None,
+        )
 
     def stream(self, text: Any, timeout_s: float = FOREVER) -> PartsStreaming:
         """The pieces of one text as they come. Raises ValueError."""
@@ -316,7 +339,7 @@ def join_parts(text: CutText, made: Sequence[Generation], prefix: str = "") -> G
         finish_reason=reason,
         logprobs=_all(made, "logprobs"),
         top_logprobs=_all(made, "top_logprobs"),
-        score=sum(one.score for one in made),
+        score=sum((one.score for one in made), 0.0),
         prompt_logprobs=None,
         usage=usage,
         text=whole,
