@@ -53,7 +53,7 @@ struct SamplingRow {
 /// row's token depends on its own logits and settings alone. Log probabilities are those of the
 /// logits as they are given.
 struct SampleArgs {
-  TensorView logits;                     // [n, vocab_size] float32; biases are added in place
+  TensorView logits;  // [n, vocab_size] float32; biases are added in place
   /// The logits as 16-bit numbers, [n, vocab_size], or empty: where they are given, `logits` is
   /// written only in rows that are changed. For what Ops::samples says alone.
   TensorView source = {};

@@ -19,7 +19,7 @@ struct ChunkRange {
   __device__ int count() const { return end - first; }
 };
 
-/// What a warp computes at a time: a tile of one chunk for a slab of rows, with what the merge
+/// Work of a warp at a time: a tile of one chunk for a slab of rows, with what the merge
 /// needs to know of the slab's other chunks.
 struct DecodeWork {
   PagedSlab slab;

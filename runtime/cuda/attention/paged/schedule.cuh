@@ -149,8 +149,8 @@ class DecodeSchedule {
 
   const PagedKernelParams& params_;
   const Sequences sequences_;
-  int tiles_ = 0;      // of the slabs of this lane's sequences
-  int most_keys_ = 1;  // of a sequence, from its first chunk on
+  int tiles_ = 0;      // tiles of the slabs of this lane's sequences
+  int most_keys_ = 1;  // most keys of a sequence, from its first chunk on
   bool split_;
   int total_;
   int share_;   // units of a block

@@ -112,7 +112,7 @@ class WarpSchedule {
   const Sequences& sequences_;
   int number_;     // first tile of the current slab
   int end_;        // end of this warp's share
-  int tiles_ = 0;  // of the current slab
+  int tiles_ = 0;  // tiles of the current slab
   bool started_ = false;
   DecodeWork work_;
 };
