@@ -168,7 +168,7 @@ MAY_IMPORT = {
                 "serve.settings": "top",
                 "serve.observability": "",
                 "serve.models": f"{_MODELS} audio",
-                "serve.http": "",
+                "serve.http": "_native",
                 "serve.openapi": "top",
                 "serve.protocols": f"{_MODELS} audio",
                 "serve": "",

@@ -178,6 +178,7 @@ def run(*, again: bool) -> int:
     for path in wanted:
         if path.name in ALONE:
             found[path.name] = results(path, run_file(path))
+            write(found, len(files))
     total = write(found, len(files))
     print(f"{RECEIPT}: {total}")
     return total["failed"]

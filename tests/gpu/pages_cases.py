@@ -88,7 +88,7 @@ class PagesCase:
 
 
 # Texts of one chunk of keys, and of so many that every warp has some of its own.
-MANY_SHORT = tuple((1, 1 + 37 * b % 128) for b in range(300))
+MANY_SHORT = tuple((1, 1 + 37 * b % 128) for b in range(100))
 UNEVEN = ((100, 355), (0, 40), (300, 300), (1, 1), (1, 700), (63, 64), (65, 129))
 CASES = {
     "one-prompt": PagesCase(32, 8, 64, ((500, 500),)),

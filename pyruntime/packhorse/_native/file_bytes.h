@@ -1,5 +1,5 @@
-// Bytes of image files as they come within texts, and before they are decoded. Nothing here needs
-// the interpreter lock.
+// Bytes of image files as they come within texts of JSON, and before they are decoded. Nothing here
+// needs the interpreter lock.
 #pragma once
 
 #include <algorithm>
@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <span>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace packhorse {
 namespace base64 {
@@ -74,6 +76,36 @@ inline bool decode(std::string_view text, uint8_t* out) {
 }
 
 }  // namespace base64
+
+/// True if a text of JSON with these characters has exactly these: none is an escape, a control
+/// character or one beyond ASCII.
+inline bool is_plain(std::string_view text) {
+  bool plain = true;
+  for (const char one : text) plain &= one >= ' ' && one < 0x7f && one != '\\';
+  return plain;
+}
+
+/// The plain texts of at least `least` characters in JSON, each as {begin, end} between its
+/// quotes. What is no JSON has texts, too: every second quote that is not escaped ends one.
+inline std::vector<std::pair<size_t, size_t>> long_texts(std::string_view json, size_t least) {
+  std::vector<std::pair<size_t, size_t>> found;
+  size_t at = 0;
+  while ((at = json.find('"', at)) != std::string_view::npos) {
+    const size_t begin = at + 1;
+    size_t end = begin;
+    while ((end = json.find('"', end)) != std::string_view::npos) {
+      const size_t last = json.find_last_not_of('\\', end - 1);
+      if ((end - last) % 2 == 1) break;  // no backslash before it, or pairs of them
+      ++end;
+    }
+    if (end == std::string_view::npos) break;
+    if (end - begin >= least && is_plain(json.substr(begin, end - begin))) {
+      found.emplace_back(begin, end);
+    }
+    at = end + 1;
+  }
+  return found;
+}
 
 /// Counts FF DA, which begins each scan of a JPEG file: a decoder reads the whole image for each.
 inline int64_t count_scans(std::span<const uint8_t> file) {

@@ -8,6 +8,7 @@ whose memory is a C-contiguous uint8 array or a capsule of the Arrow C data inte
 
 from libc.stdint cimport int64_t, uint8_t
 from libcpp.string cimport string
+from libcpp.utility cimport pair
 from libcpp.vector cimport vector
 
 import numpy as np
@@ -71,6 +72,7 @@ cdef extern from "packhorse/_native/file_bytes.h" namespace "packhorse" nogil:
     size_t base64_size "packhorse::base64::size_of"(string_view)
     bint c_decode_base64 "packhorse::base64::decode"(string_view, uint8_t*)
     int64_t c_count_scans "packhorse::count_scans"(Bytes)
+    vector[pair[size_t, size_t]] c_long_texts "packhorse::long_texts"(string_view, size_t)
 
 
 cdef extern from "packhorse/_native/image.h" namespace "packhorse":
@@ -152,6 +154,17 @@ def decode_base64(str text not None, Py_ssize_t begin):
     with nogil:
         right = c_decode_base64(string_view(chars + begin, length), out)
     return result if right else None
+
+
+def long_texts(bytes json not None, size_t least):
+    """Where the texts of JSON lie that have at least `least` characters and neither escapes nor
+    characters beyond ASCII: (begin, end) of each, between its quotes."""
+    cdef const char* chars = PyBytes_AsString(json)
+    cdef size_t size = len(json)
+    cdef vector[pair[size_t, size_t]] found
+    with nogil:
+        found = c_long_texts(string_view(chars, size), least)
+    return found
 
 
 def count_scans(bytes file not None):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import orjson
 import pytest
 from hostile_requests import make_hostile_models
 from packhorse.serve.errors import ServeError
@@ -223,6 +225,41 @@ def test_values_within_texts_are_not_counted(text: str) -> None:
     assert read_long_json(body, 9) == json.loads(body)
     with pytest.raises(ServeError, match="the body has 9 values"):
         read_long_json(body, 8)
+
+
+_LONG = "data:image/png;base64," + "iVBORw0KGgo/" * 3000
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"input": [{"image": _LONG}, "a", _LONG[:-1], ""], "model": "m"},
+        [_LONG, [_LONG, {_LONG: {"a": _LONG}}], 3, None],
+        _LONG,
+        {"a": _LONG + '"', "b": _LONG, "c": "\\" + _LONG, "d": "\\" * 20_001, "e": "\\"},
+        {"a": _LONG + "\n", "b": _LONG + "\x7f", "c": "é" + _LONG, "d": _LONG},
+        {"many": ["[,"] * 30_000, "a": _LONG},
+    ],
+)
+def test_long_texts_are_read_as_they_are(content: Any) -> None:
+    for ascii_alone in (False, True):
+        body = json.dumps(content, ensure_ascii=ascii_alone).encode()
+        assert read_long_json(body, 1_000_000) == content
+        for cut in (body[:-1], body[1:], body.replace(b'"', b"", 1), body.replace(b",", b"", 1)):
+            try:
+                expected = orjson.loads(cut)
+            except orjson.JSONDecodeError as error:
+                with pytest.raises(ServeError, match=re.escape(f"is not JSON: {error}")):
+                    read_long_json(cut, 1_000_000)
+            else:
+                assert read_long_json(cut, 1_000_000) == expected
+
+
+def test_values_beside_long_texts_are_counted() -> None:
+    body = json.dumps({"image": _LONG, "more": list(range(20))}).encode()
+    read_long_json(body, 28)
+    with pytest.raises(ServeError, match="the body has 28 values"):
+        read_long_json(body, 27)
 
 
 @pytest.mark.parametrize("one", ["[]", "{}", "1", '""', '"\\\\"', "[[[[]]]]"])

@@ -2,24 +2,29 @@
 
 The package orjson reads a body in one step, in which no other thread of Python runs. That is short
 for texts however long they are, but not for millions of small values: how many there are is counted
-first, in steps that let other threads run.
+first, in steps that let other threads run. Long texts are images, mostly, of which many come at a
+time. They are cut out before, without the interpreter lock, and put back as they are.
 """
 
 from __future__ import annotations
 
 import gc
 import re
+import secrets
 from collections.abc import Iterator
 from typing import Any
 
 import orjson
 
+from packhorse._native import image as native
 from packhorse.serve.errors import ServeError
 
 SMALL_BODY = 65_536  # bytes that take the event loop a few milliseconds, whatever stands in them
 _CONTAINER = 4  # values that a list or an object counts for: it takes as long as so many numbers
 _AT_ONCE = 65_536  # bytes that are looked through in one step
 _TEXT = re.compile(rb'"[^"]*"')
+_LONG_TEXT = 16_384  # characters of a text that is cut out
+_CUT = secrets.token_hex(16)  # stands where a text was, before its number; no client knows it
 
 
 def read_json(body: bytes) -> Any:
@@ -32,6 +37,49 @@ def read_json(body: bytes) -> Any:
 
 def read_long_json(body: bytes, most: int) -> Any:
     """Parses a long body, on a thread. Raises ServeError also for more than `most` values."""
+    places = native.long_texts(body, _LONG_TEXT)
+    if places and len(body) - sum(end - begin for begin, end in places) <= SMALL_BODY:
+        return _read_around(body, places, most)
+    return _read_whole(body, most)
+
+
+def _read_around(body: bytes, places: list[tuple[int, int]], most: int) -> Any:
+    """Parses what stands around the texts at some places, which is short."""
+    parts: list[bytes] = []
+    done = 0
+    for number, (begin, end) in enumerate(places):
+        parts += (body[done:begin], f"{_CUT}{number}".encode())
+        done = end
+    try:
+        found = _read_whole(b"".join((*parts, body[done:])), most)
+    except ServeError as error:
+        if error.kind != "malformed":
+            raise
+        return _read_whole(body, most)  # names the place in the body as it is
+    view = memoryview(body)
+
+    def whole(value: Any) -> Any:
+        if not isinstance(value, str) or not value.startswith(_CUT):
+            return value
+        begin, end = places[int(value[len(_CUT) :])]
+        return str(view[begin:end], "ascii")
+
+    found = whole(found)
+    left = [found]
+    while left:
+        one = left.pop()
+        if isinstance(one, dict):
+            inner = {whole(name): whole(value) for name, value in one.items()}
+            one.clear()
+            one.update(inner)
+            left += one.values()
+        elif isinstance(one, list):
+            one[:] = map(whole, one)
+            left += one
+    return found
+
+
+def _read_whole(body: bytes, most: int) -> Any:
     found = _values(body)
     if found > most:
         found = sum(map(_values, _between_texts(body)))
