@@ -298,8 +298,13 @@ TEST(pages_term_of_buckets) {
 const Texts kManyShort{{1, 1, 0, 3, 1, 1, 2, 1, 1, 1, 5, 1, 1, 1, 1, 4},
                        {1, 70, 9, 128, 64, 65, 20, 33, 127, 2, 5, 100, 63, 12, 90, 66}};
 
+// Two of them have two chunks.
+const Texts kManyUneven{{1, 1, 1, 2, 1, 1, 1, 1, 1, 1, 1, 1},
+                        {1, 70, 300, 128, 64, 65, 20, 33, 257, 2, 5, 100}};
+
 TEST(pages_of_many_short_sequences) {
   for (unsigned seed = 0; seed < 3; ++seed) {
+    check<__half>({.heads = 3, .kv_heads = 3}, kManyUneven, seed);
     check<__half>({}, kManyShort, seed);
     check<__nv_bfloat16>({.heads = 3, .kv_heads = 3}, kManyShort, seed);
     check<__half>({.heads = 6, .kv_heads = 2, .head_dim = 40, .soft_cap = 5, .alibi = true},
