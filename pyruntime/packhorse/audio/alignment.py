@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from packhorse.number_checks import is_int
+
 Heads = tuple[tuple[int, int], ...]
 
 # Heads of openai's models, as these name them (`alignment_heads` of their generation_config.json,
@@ -93,4 +95,4 @@ def alignment_heads(given: Any, spec: Mapping[str, Any]) -> Heads:
 def _is_pair(pair: Any) -> bool:
     if not isinstance(pair, list | tuple) or len(pair) != 2:
         return False
-    return all(isinstance(one, int) and not isinstance(one, bool) and one >= 0 for one in pair)
+    return all(is_int(one) and one >= 0 for one in pair)

@@ -25,6 +25,7 @@ from packhorse.audio.vad import Part, VadOptions, speech_parts
 from packhorse.audio.voiced import HOP, VoicedTimes, joined, with_whole_times
 from packhorse.audio.windows import clips_of
 from packhorse.generation.session import GenerationSession
+from packhorse.kv_pages import PAGE_TOKENS
 from packhorse.load_options import LoadOptions, ModelPath
 from packhorse.named_errors import named
 from packhorse.names import AskedDtype
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
 
 Report = Callable[[int, float, float], None]
 Self = TypeVar("Self", bound="AudioModel")
-_PAGE = 64  # tokens of the cache that are given away together
 _FRAMES_PER_TOKEN = 2  # that the encoder makes one of
 # Audios that are transcribed side by side, at least, whose frames are held: 80 bands of an hour are
 # 110 MiB.
@@ -115,7 +115,7 @@ class AudioModel:
                 f"max_tokens is {asked.max_tokens}, expected {longest} at least: a step reads a "
                 "window of audio as a whole"
             )
-        least = -(-longest // _PAGE) * _PAGE + _PAGE
+        least = -(-longest // PAGE_TOKENS) * PAGE_TOKENS + PAGE_TOKENS
         if asked.kv_tokens is not None and asked.kv_tokens < least:
             raise ValueError(
                 f"kv_tokens is {asked.kv_tokens}, expected {least} at least: a window of audio "

@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 from packhorse.audio.decoding import SAMPLE_RATE
+from packhorse.number_checks import is_number
 
 CHUNK = 512  # samples of a probability
 _SHORT_SILENCE = 98 * SAMPLE_RATE / 1000  # samples; a part that is too long may end in a longer one
@@ -66,22 +67,18 @@ class VadOptions:
             value = getattr(self, name)
             if value is None and name == "neg_threshold":
                 continue
-            if not _is_number(value) or not 0 <= value <= 1:
+            if not is_number(value) or not 0 <= value <= 1:
                 raise ValueError(f"{name} is {value!r:.80}, expected a probability from 0 to 1")
         for name in ("min_speech_duration_ms", "min_silence_duration_ms", "speech_pad_ms"):
             value = getattr(self, name)
-            if not _is_number(value) or not 0 <= value <= 1e9:
+            if not is_number(value) or not 0 <= value <= 1e9:
                 raise ValueError(f"{name} is {value!r:.80}, expected milliseconds from 0 on")
         longest, least = self.max_speech_duration_s, 2 * self.speech_pad_ms / 1000 + 1
-        if not _is_number(longest) or not longest >= least:
+        if not (is_number(longest) or longest == math.inf) or longest < least:
             raise ValueError(
                 f"max_speech_duration_s is {longest!r:.80}, expected {least:g} seconds at least: "
                 "one, and what speech_pad_ms adds"
             )
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def speech_parts(probabilities: Sequence[float], samples: int, options: VadOptions) -> list[Part]:

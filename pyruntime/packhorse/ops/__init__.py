@@ -15,10 +15,11 @@ The operators are for tests and for models of one's own; a `Session` plans its m
 if its arguments do not fit together, and RuntimeError if the device does not support the dtype.
 """
 
+from packhorse.kv_pages import PAGE_TOKENS
 from packhorse.ops.compressed_attention import LatentState, cca
 from packhorse.ops.dense import feed_forward, gemm, qkv_rope
 from packhorse.ops.groupwise import gemm_groupwise
-from packhorse.ops.kv_cache import PAGE_TOKENS, append_kv_cache, paged_attention, rope
+from packhorse.ops.kv_cache import append_kv_cache, paged_attention, rope
 from packhorse.ops.lora import add_lora
 from packhorse.ops.rowwise import embed, layer_norm, log_softmax, pool, rms_norm, sparse_pool
 from packhorse.ops.sampling import Sampled, sample

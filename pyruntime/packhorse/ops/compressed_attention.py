@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from packhorse.kv_pages import PAGE_TOKENS
 from packhorse.names import Dtype
 from packhorse.ops.call import FloatArray, as_float32, head_columns, shared_operators
-from packhorse.ops.kv_cache import PAGE_TOKENS, as_table
+from packhorse.ops.kv_cache import as_table
 from packhorse.packing import Int32Array, as_int32, own_int32
 
 _MULTIPLE = 16  # columns of a head in memory are a multiple of this

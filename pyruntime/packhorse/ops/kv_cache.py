@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from packhorse.device import is_device_array, shape_of
+from packhorse.kv_pages import PAGE_TOKENS
 from packhorse.names import Dtype
 from packhorse.ops.call import (
     FloatArray,
@@ -20,9 +21,6 @@ from packhorse.ops.call import (
     shared_operators,
 )
 from packhorse.packing import Int32Array, as_int32, own_int32
-
-#: Tokens of a page, which is also the tile of keys of the attention kernels.
-PAGE_TOKENS = 64
 
 
 def _page_shape(keys: Any, values: Any) -> tuple[int, ...]:

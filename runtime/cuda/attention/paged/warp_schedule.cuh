@@ -10,7 +10,8 @@
 
 namespace packhorse::cuda {
 
-/// Goes through the tiles of the slabs of one warp. Called by whole warps.
+/// Goes through the tiles of the slabs of one warp, as DecodeSchedule does through the units of a
+/// block, and with its parameters. Called by whole warps.
 template <int kRows, int kKeys, int kWarps>
 class WarpSchedule {
  public:
