@@ -78,6 +78,9 @@ class ServedImages(Served):
                 f"{settings.path}: no preprocessor_config.json, which says how it sees images"
             )
         processor.max_pixels = server.max_image_pixels
+        # Each thread resizes the image that it has decoded. Loops over several threads take turns,
+        # and one that gets its turn on busy cores waits for all of them.
+        processor.threads = 1
         self._model = first
         self._most_bytes = server.max_image_bytes
         threads = server.decoding_threads
