@@ -204,7 +204,7 @@ def host_rate(folder: Path, seconds: float) -> tuple[float, dict[str, float]]:
         seconds / 2,
         {
             "JSON": lambda: [read_long_json(body, _MOST) for body in encoded],
-            "base64": lambda: [(url, url.size(url.file(_MOST), _MOST)) for url in urls],
+            "base64": lambda: [url.opened(url.file(_MOST), _MOST) for url in urls],
             "decoding": lambda: [decode(data) for data in batch],
             "resizing": lambda: [processor.patches([image], patch) for image in images],
         },

@@ -144,13 +144,13 @@ class ServedImages(Served):
 
     def read(self, image: ImageInput) -> PackedPatches:
         """The patches of an image. Raises ServeError for what is no image, or too much of one."""
-        file = image.file(self._most_bytes)
-        height, width = image.size(file, self._budget.most)
+        opened = image.opened(image.file(self._most_bytes), self._budget.most)
+        width, height = opened.size
         with self._budget.room(height * width):
             try:
                 # Narrow images may become very long ones, which are not made.
                 self._check_tokens(image, self._expected_tokens(height, width))
-                found = self._model.patches([file])
+                found = self._model.patches([opened])
             except ValueError as error:
                 image.wrong(f": {error}")
         self._check_tokens(image, self._runner.tokens(found))
