@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from checkpoints import GOLDEN
+from packhorse._native import image as native
 from packhorse.image import ImageModel
 from picture_models import data_url, picture, picture_model
 from serve_room import PACKAGES, Client, serving, settings_for
@@ -18,6 +19,8 @@ from tiny_tokenizer import with_tokenizer
 
 for package in (*PACKAGES, "PIL"):
     pytest.importorskip(package)
+
+import PIL.Image  # noqa: E402
 
 FILES = [picture(0), picture(1, "JPEG"), picture(2, "WEBP", (9, 80))]
 KINDS = ("png", "jpeg", "webp")
@@ -198,6 +201,30 @@ def test_requests_share_batches(client: Client, clip: ImageModel) -> None:
     for thread in threads:
         thread.join()
     np.testing.assert_array_equal(np.array([found[i] for i in range(12)]), expected)
+
+
+def test_an_image_is_opened_once_and_resized_by_one_thread(
+    client: Client, clip: ImageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Loops over several threads take turns, by which images would wait for each other."""
+    opened: list[str] = []
+    threads: list[int] = []
+    real_open, real_make = PIL.Image.open, native.make_features
+
+    def open_image(*args: Any, **options: Any) -> Any:
+        opened.append(threading.current_thread().name)
+        return real_open(*args, **options)
+
+    def make_features(*args: Any) -> None:
+        threads.append(args[-1])
+        real_make(*args)
+
+    monkeypatch.setattr(PIL.Image, "open", open_image)
+    monkeypatch.setattr(native, "make_features", make_features)
+    found = rows_of(client.post("/v1/embeddings", {"model": "clip", "input": URLS[1:2]}))
+    assert len(opened) == 1
+    assert threads == [1]
+    np.testing.assert_array_equal(found, clip.embed(FILES[1:2]))
 
 
 def test_what_is_told_about_models(client: Client, clip: ImageModel) -> None:
