@@ -26,17 +26,16 @@ struct ArrowSchema {
 /// A struct of Arrow in a capsule, which releases it unless its reader has.
 template <class Struct>
 py::object arrow_capsule(std::unique_ptr<Struct> content, const char* name) {
-  py::object capsule =
-      py::object::steal(PyCapsule_New(content.get(), name, [](PyObject* self) {
-        const std::unique_ptr<Struct> held(
-            static_cast<Struct*>(PyCapsule_GetPointer(self, PyCapsule_GetName(self))));
-        if (held->release != nullptr) held->release(held.get());
-      }));
+  py::object capsule = py::object::steal(PyCapsule_New(content.get(), name, [](PyObject* self) {
+    const std::unique_ptr<Struct> held(
+        static_cast<Struct*>(PyCapsule_GetPointer(self, PyCapsule_GetName(self))));
+    if (held->release != nullptr) held->release(held.get());
+  }));
   static_cast<void>(content.release());
   return capsule;
 }
 
-/// What an array that is lent holds until it is released.
+/// Owner and address of an array that is lent, until it is released.
 struct Lent {
   std::array<const void*, 2> buffers{};
   py::object owner;

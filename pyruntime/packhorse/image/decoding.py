@@ -94,9 +94,9 @@ def decode(image: ImageSource, max_pixels: int = MAX_PIXELS) -> Pixels | PillowI
             what = f"the file {os.fspath(image)!r}"
             return _guarded(_opened(file, what), what, max_pixels, ours=True)
     if isinstance(image, bytes | bytearray | memoryview):
-        image = open_image(image)
+        return _of_opened(open_image(image), max_pixels)
     if isinstance(image, OpenedImage):
-        return _guarded(image.image, image.what, max_pixels, ours=True)
+        return _of_opened(image, max_pixels)
     if isinstance(image, pillow().Image):
         return _guarded(image, "the image", max_pixels, ours=False)
     raise TypeError(
@@ -152,6 +152,10 @@ def _opened(file: Any, what: str) -> PillowImage:
         raise
     except Exception as error:  # hostile headers reach every kind of exception
         raise ValueError(f"{what} is no JPEG, PNG or WebP image that can be read") from error
+
+
+def _of_opened(opened: OpenedImage, max_pixels: int) -> PillowImage:
+    return _guarded(opened.image, opened.what, max_pixels, ours=True)
 
 
 def _lend_memory(image: PillowImage) -> None:
