@@ -13,6 +13,7 @@ import pytest
 from checkpoints import GOLDEN
 from packhorse._native import image as native
 from packhorse.image import ImageModel
+from packhorse.serve.models import image_inputs
 from picture_models import data_url, picture, picture_model
 from serve_room import PACKAGES, Client, serving, settings_for
 from tiny_tokenizer import with_tokenizer
@@ -225,6 +226,37 @@ def test_an_image_is_opened_once_and_resized_by_one_thread(
     assert len(opened) == 1
     assert threads == [1]
     np.testing.assert_array_equal(found, clip.embed(FILES[1:2]))
+
+
+def test_images_of_a_request_are_read_side_by_side(
+    folders: dict[str, Path], clip: ImageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By up to four threads; rows come in the order of the images, errors name theirs."""
+    real, four = image_inputs.open_image, threading.Barrier(4)
+    begun: list[str] = []
+    lock = threading.Lock()
+
+    def open_image(file: bytes) -> Any:
+        with lock:
+            begun.append(threading.current_thread().name)
+            wait = len(begun) <= 4
+        if wait:
+            four.wait(30)
+        return real(file)
+
+    monkeypatch.setattr(image_inputs, "open_image", open_image)
+    settings = settings_for(f"clip={folders['clip']}", tokenization_workers=5, max_client_images=8)
+    with serving(settings) as (client, _):
+        for count in (7, 2, 3):
+            urls = (URLS * 3)[:count]
+            found = rows_of(client.post("/v1/embeddings", {"model": "clip", "input": urls}))
+            np.testing.assert_allclose(found, clip.embed((FILES * 3)[:count]), rtol=1e-6)
+        assert len(set(begun[:4])) == 4
+        bad = [*URLS, "data:image/png;base64,AAAA"]
+        answer = client.post("/v1/embeddings", {"model": "clip", "input": bad})
+        assert answer.status == 400
+        assert "input[3]" in answer.json["error"]["message"]
+        assert client.post("/v1/embeddings", {"model": "clip", "input": URLS}).status == 200
 
 
 def test_what_is_told_about_models(client: Client, clip: ImageModel) -> None:
