@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
+#include <bit>
 #include <cstring>
 
 #include "core/math.h"
@@ -44,22 +44,38 @@ int64_t place_of(int64_t feature) {
 // Quantises one group of one column and writes it; `to` is where the column's part of the group
 // begins, without scales. Returns the scale.
 uint16_t pack_group(const float* weight, int64_t count, uint8_t* to) {
-  float most = 0;
-  for (int64_t i = 0; i < count; ++i) most = std::max(most, std::abs(weight[i]));
-  const uint16_t scale = round_up_to_bfloat16(most / kLargest);
+  // Loops of a fixed length over integers are what compilers turn into vector code.
+  std::array<float, kWideBlock> filled = {};
+  if (count < kWideBlock) {
+    std::copy_n(weight, count, filled.begin());
+    weight = filled.data();
+  }
+  int32_t most =
+      0;  // bits of the largest magnitude: those of numbers without a sign have its order
+  for (int64_t i = 0; i < kWideBlock; ++i) {
+    most = std::max(most, std::bit_cast<int32_t>(weight[i]) & 0x7fffffff);
+  }
+  const uint16_t scale = round_up_to_bfloat16(std::bit_cast<float>(most) / kLargest);
   const float step = float_of(static_cast<uint32_t>(scale) << 16);
   std::array<int32_t, kWideBlock> values = {};
-  for (int64_t i = 0; i < count; ++i) {
-    const float rounded = step > 0 ? weight[i] / step + kMagic - kMagic : 0.0f;
-    values[static_cast<size_t>(i)] = static_cast<int32_t>(std::clamp(rounded, -kLargest, kLargest));
+  if (step > 0) {
+    for (int64_t i = 0; i < kWideBlock; ++i) {
+      const float rounded = weight[i] / step + kMagic - kMagic;
+      values[static_cast<size_t>(i)] =
+          static_cast<int32_t>(std::clamp(rounded, -kLargest, kLargest));
+    }
   }
   uint8_t* words = to + kUpperBytes;
   for (int64_t quarter = 0; quarter < kWideBlock; quarter += kQuarter, words += kWordBytes) {
     uint32_t lower = 0;
-    for (int64_t i = quarter; i < quarter + kQuarter; ++i) {
-      const int32_t value = values[static_cast<size_t>(i)];
-      to[i / kStep * kStepBytes + i % kStep] = static_cast<uint8_t>(value >> 2);
-      lower |= static_cast<uint32_t>(value & 3) << place_of(i % kQuarter);
+    for (int64_t i = quarter; i < quarter + kQuarter; i += kStep) {
+      uint32_t upper = 0;
+      for (int64_t k = 0; k < kStep; ++k) {
+        const int32_t value = values[static_cast<size_t>(i + k)];
+        upper |= static_cast<uint32_t>(value >> 2 & 0xff) << 8 * k;
+        lower |= static_cast<uint32_t>(value & 3) << place_of((i + k) % kQuarter);
+      }
+      std::memcpy(to + i / kStep * kStepBytes, &upper, sizeof(upper));
     }
     std::memcpy(words, &lower, sizeof(lower));
   }

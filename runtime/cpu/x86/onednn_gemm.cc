@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <map>
+#include <mutex>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -43,6 +45,10 @@ constexpr std::array<int64_t, 3> kRowCounts = {kBlockRows, 32, 16};
 // those first that version 3.2 chooses. The last stands for all.
 constexpr std::array<int64_t, 7> kChunks = {512, 1024, 256, 2048, 128, 64, int64_t{1} << 40};
 
+// The widest layer that a probe computes. Wider ones are heads over a vocabulary, of which a probe
+// would take longer than to load the model. They have no kernels for all panels at once.
+constexpr int64_t kMostProbed = int64_t{1} << 14;
+
 }  // namespace
 
 void use_one_thread() {
@@ -74,6 +80,38 @@ void pack_panels(const void* weight, DType from, int64_t in_features, int64_t ou
   const PackedLayout layout(in_features, out_features, dtype);
   pool.parallel_for(layout.panels,
                     [&](int64_t panel, int) { pack_panel(layout, weight, from, panel, packed); });
+}
+
+namespace {
+
+// Returns the layout of a weight in bfloat16. Those that were asked for are kept, because oneDNN
+// takes as long to choose one as to pack a panel.
+PackedLayout bfloat16_layout(int64_t in_features, int64_t out_features) {
+  static std::mutex mutex;
+  static std::map<std::pair<int64_t, int64_t>, PackedLayout> layouts;
+  const std::lock_guard lock(mutex);
+  const std::pair shape(in_features, out_features);
+  const auto found = layouts.find(shape);
+  if (found != layouts.end()) return found->second;
+  const OneThreadScope one_thread;
+  const PackedLayout layout(in_features, out_features, DType::kBFloat16);
+  return layouts.emplace(shape, layout).first->second;
+}
+
+}  // namespace
+
+void pack_panel_rows(const float* rows, int64_t first, int64_t count, int64_t in_features,
+                     void* packed) {
+  const PackedLayout layout = bfloat16_layout(in_features, count);
+  // The panels before these are whole ones.
+  size_t before = 0;
+  if (first > 0) {
+    const auto panels = static_cast<size_t>(first / layout.columns);
+    before = panels * bfloat16_layout(in_features, layout.columns).bytes;
+  }
+  for (int64_t panel = 0; panel < layout.panels; ++panel) {
+    pack_panel(layout, rows, DType::kFloat32, panel, static_cast<char*>(packed) + before);
+  }
 }
 
 namespace {
@@ -197,6 +235,10 @@ class OneDnnGemm final : public Gemm {
       usable_[i] =
           make(kRowCounts[i], layout_.last_columns, layout_.last, last_panel_[i]) &&
           (layout_.panels == 1 || make(kRowCounts[i], layout_.columns, layout_.full, panel_[i]));
+    }
+    if (shape.out_features > kMostProbed) {
+      keep_what_agrees_in(narrowed(shape));
+      return;
     }
     for (int64_t blocks = blocks_at_once(shape.dtype); blocks > 0; blocks /= 2) {
       const auto all = describe(shape, blocks * kBlockRows, shape.out_features);
@@ -357,6 +399,22 @@ class OneDnnGemm final : public Gemm {
       if (rows > kSkinnyRows) return;
     }
     multiply_stripe_ = nullptr;
+  }
+
+  // A layer with fewer panels, and the same kernels for them.
+  DenseShape narrowed(const DenseShape& shape) const {
+    constexpr int64_t kPanels = 4;
+    DenseShape narrow = shape;
+    narrow.out_features = (kPanels - 1) * layout_.columns + layout_.last_columns;
+    return narrow;
+  }
+
+  // Keeps the kernels for panels and stripes that agree in a narrower layer.
+  void keep_what_agrees_in(const DenseShape& narrow) {
+    const OneDnnGemm probed(narrow, workers_);
+    for (size_t i = 0; i < kRowCounts.size(); ++i) usable_[i] = usable_[i] && probed.usable_[i];
+    multiply_stripe_ = probed.multiply_stripe_;
+    chunk_ = probed.chunk_;
   }
 
   const DenseShape shape_;

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import repeat
+from operator import add
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -240,8 +242,22 @@ class _Vocabulary:
 
 def _merges(vocabulary: _Vocabulary) -> list[tuple[str, str]]:
     ids = vocabulary.ids
+    lines = dict.fromkeys(vocabulary.array("merges", None))
+    # Built-in functions go through all lines at once where none is unusual.
+    if not lines:
+        return []
+    ones, spaces, twos = zip(*map(str.partition, lines, repeat(" ")), strict=True)
+    known = ids.__contains__
+    if (
+        all(ones)
+        and all(spaces)
+        and all(map(known, ones))
+        and all(map(known, twos))
+        and all(map(known, map(add, ones, twos)))
+    ):
+        return list(zip(ones, twos, strict=True))
     merges: list[tuple[str, str]] = []
-    for line in dict.fromkeys(vocabulary.array("merges", None)):
+    for line in lines:
         # A space is no character of byte-level text, but a token may begin with one all the same.
         at = line.find(" ", 1)
         one, two = line[:at], line[at + 1 :]
