@@ -130,10 +130,9 @@ class _Reader:
 
     def texts(self, count: int, what: str) -> list[str]:
         """Reads `count` texts, as `text` reads one."""
-        found = self._short_texts(count)
-        if found is not None:
-            return found
-        found = []
+        if count and (short := self._short_texts(count)) is not None:
+            return short
+        found: list[str] = []
         buffer, at, end, unpack = self.buffer, self.at, self.end, _U64.unpack_from
         try:
             for _ in range(count):
@@ -151,36 +150,43 @@ class _Reader:
         return found
 
     def _short_texts(self, count: int) -> list[str] | None:
-        """Reads `count` texts of less than 64 KB without a zero byte, which then stands between
-        them, decoded at once: a vocabulary and its merges are 100,000 texts. None: some are not
-        such texts, or anything else is wrong; nothing has been read then."""
-        buffer, at = self.buffer, self.at
-        begins: list[int] = []
-        try:
-            for _ in range(count):
-                begins.append(at)
-                at += 8 + buffer[at] + (buffer[at + 1] << 8)
-        except IndexError:
+        """Reads `count` texts of 1 to 65,535 bytes without a zero byte, all at once: a vocabulary
+        and its merges are 100,000 texts. Returns None, and has read nothing, where they are not
+        all such texts or anything else is wrong."""
+        room = self.end - self.at
+        window = min(room, 24 * count)
+        while True:
+            held = np.frombuffer(self.buffer, np.uint8, window, self.at)
+            filled = held != 0
+            # Six zeros, the upper bytes of its length, stand before each text.
+            zeros = ~filled
+            zeros = zeros[:-1] & zeros[1:]  # two in a row, of which four, then all six
+            zeros = zeros[:-4] & zeros[2:-2] & zeros[4:]
+            begins = np.flatnonzero(zeros[:-1] & filled[6:])[:count] + 6
+            lengths = begins - 8
+            sizes = held[lengths] + (held[lengths + 1].astype(np.int64) << 8)
+            ends = begins + sizes
+            if len(begins) == count and ends[-1] <= window:
+                break
+            if window == room:
+                return None
+            window = min(room, 2 * window)
+        if begins[0] != 8 or (begins[1:] != ends[:-1] + 8).any():
             return None
-        if count == 0 or at > self.end:
+        # What is not zero is texts, but for the lower bytes of their lengths.
+        is_text = filled[: ends[-1]]
+        is_text[lengths] = is_text[lengths + 1] = False
+        if np.count_nonzero(is_text) != sizes.sum():
             return None
-        held = np.frombuffer(buffer, np.uint8, at - self.at, self.at)
-        sizes = np.array(begins)[:, None] - self.at + np.arange(8)
-        if held[sizes[:, 2:]].any():
-            return None
-        is_text = np.ones(held.size, bool)
-        is_text[sizes] = False
-        texts = held[is_text]
-        if not texts.all():
-            return None
-        is_text[sizes[1:, 0]] = True
-        joined = held.copy()
-        joined[sizes[:, 0]] = 0
+        # The first byte of each length but the first becomes a zero that parts two texts.
+        joined = held[: ends[-1]].copy()
+        joined[lengths] = 0
+        is_text[lengths[1:]] = True
         try:
             found = joined[is_text].tobytes().decode().split("\0")
         except UnicodeDecodeError:
             return None
-        self.at = at
+        self.at += int(ends[-1])
         return found
 
     def numbers(self, kind: int, count: int, what: str) -> NDArray[Any]:

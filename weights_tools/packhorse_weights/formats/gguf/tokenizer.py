@@ -240,22 +240,19 @@ class _Vocabulary:
         return template(around(A, 0), [*around(A, 0), *around(B, 1)], names)
 
 
-def _merges(vocabulary: _Vocabulary) -> list[tuple[str, str]]:
+def _merges(vocabulary: _Vocabulary) -> list[str] | list[tuple[str, str]]:
     ids = vocabulary.ids
     lines = dict.fromkeys(vocabulary.array("merges", None))
-    # Built-in functions go through all lines at once where none is unusual.
-    if not lines:
-        return []
-    ones, spaces, twos = zip(*map(str.partition, lines, repeat(" ")), strict=True)
-    known = ids.__contains__
-    if (
-        all(ones)
-        and all(spaces)
-        and all(map(known, ones))
-        and all(map(known, twos))
-        and all(map(known, map(add, ones, twos)))
-    ):
-        return list(zip(ones, twos, strict=True))
+    # Where each line is two tokens and the one space between them, built-in functions go through
+    # all lines at once, and these stay as they are: 100,000 pairs would have the garbage collector
+    # go through all objects of the process.
+    if lines and set(map(str.count, lines, repeat(" "))) == {1}:
+        tokens = " ".join(lines).split(" ")
+        ones, twos = tokens[::2], tokens[1::2]
+        known = ids.__contains__
+        usual = all(ones) and all(map(known, tokens)) and all(map(known, map(add, ones, twos)))
+        if usual:
+            return list(lines)
     merges: list[tuple[str, str]] = []
     for line in lines:
         # A space is no character of byte-level text, but a token may begin with one all the same.
