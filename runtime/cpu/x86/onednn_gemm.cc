@@ -45,8 +45,9 @@ constexpr std::array<int64_t, 3> kRowCounts = {kBlockRows, 32, 16};
 // those first that version 3.2 chooses. The last stands for all.
 constexpr std::array<int64_t, 7> kChunks = {512, 1024, 256, 2048, 128, 64, int64_t{1} << 40};
 
-// The widest layer that a probe computes. Wider ones are heads over a vocabulary, of which a probe
-// would take longer than to load the model. They have no kernels for all panels at once.
+// The widest layer of a model that generates which a probe computes. Wider ones are heads over a
+// vocabulary, of which a probe would take longer than to load the model. They have no kernels for
+// all panels at once, which few rows do without.
 constexpr int64_t kMostProbed = int64_t{1} << 14;
 
 }  // namespace
@@ -84,8 +85,8 @@ void pack_panels(const void* weight, DType from, int64_t in_features, int64_t ou
 
 namespace {
 
-// Returns the layout of a weight in bfloat16. Those that were asked for are kept, because oneDNN
-// takes as long to choose one as to pack a panel.
+// Returns the layout of a weight in bfloat16, on a thread with a OneThreadScope. Those that were
+// asked for are kept, because oneDNN takes as long to choose one as to pack a panel.
 PackedLayout bfloat16_layout(int64_t in_features, int64_t out_features) {
   static std::mutex mutex;
   static std::map<std::pair<int64_t, int64_t>, PackedLayout> layouts;
@@ -93,7 +94,6 @@ PackedLayout bfloat16_layout(int64_t in_features, int64_t out_features) {
   const std::pair shape(in_features, out_features);
   const auto found = layouts.find(shape);
   if (found != layouts.end()) return found->second;
-  const OneThreadScope one_thread;
   const PackedLayout layout(in_features, out_features, DType::kBFloat16);
   return layouts.emplace(shape, layout).first->second;
 }
@@ -102,6 +102,7 @@ PackedLayout bfloat16_layout(int64_t in_features, int64_t out_features) {
 
 void pack_panel_rows(const float* rows, int64_t first, int64_t count, int64_t in_features,
                      void* packed) {
+  const OneThreadScope one_thread;
   const PackedLayout layout = bfloat16_layout(in_features, count);
   // The panels before these are whole ones.
   size_t before = 0;
@@ -236,7 +237,7 @@ class OneDnnGemm final : public Gemm {
           make(kRowCounts[i], layout_.last_columns, layout_.last, last_panel_[i]) &&
           (layout_.panels == 1 || make(kRowCounts[i], layout_.columns, layout_.full, panel_[i]));
     }
-    if (shape.out_features > kMostProbed) {
+    if (shape.skinny && shape.out_features > kMostProbed) {
       keep_what_agrees_in(narrowed(shape));
       return;
     }
