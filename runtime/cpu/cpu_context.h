@@ -83,9 +83,8 @@ class CpuContext final : public DeviceContext {
   }
   void populate(DeviceMemory& memory, size_t bytes) override {
     char* const begin = static_cast<char*>(memory.data());
-    for_each(static_cast<int64_t>(ceil_div(bytes, kHugePage)), [&](int64_t page) {
-      begin[static_cast<size_t>(page) * kHugePage] = 0;
-    });
+    for_each(static_cast<int64_t>(ceil_div(bytes, kHugePage)),
+             [&](int64_t page) { begin[static_cast<size_t>(page) * kHugePage] = 0; });
   }
   void upload(void* device_to, const void* host_from, size_t bytes) override {
     if (bytes > 0) std::memcpy(device_to, host_from, bytes);
