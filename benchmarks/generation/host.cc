@@ -2,15 +2,17 @@
 // inputs of the step and the delivery of its tokens, with a runner whose steps compute nothing.
 //
 //   cmake --build build/wheel --target generation_host   # where make test-cpp has configured it
-//   taskset -c 1 build/wheel/tests/cpp/generation_host   # [REQUESTS [NEW_TOKENS [PROMPT_TOKENS]]]
-//   valgrind --tool=callgrind build/wheel/tests/cpp/generation_host 64 2000 8 engine
+//   taskset -c 1 build/wheel/tests/cpp/generation_host   # [REQUESTS [NEW_TOKENS [PROMPT_TOKENS
+//   [BEAMS]]]] valgrind --tool=callgrind build/wheel/tests/cpp/generation_host 64 2000 8 1 engine
 //
 // With the word "engine" or "inputs" behind the numbers only that is measured: without inputs of
 // steps, or with them. valgrind counts instructions where the machine has no counters.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <deque>
 #include <memory>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -39,18 +41,30 @@ RunnerLimits limits_for(int64_t requests) {
           .max_chunk = 640};
 }
 
-/// Steps are over when they are launched, and choose token 0.
+/// Steps are over when they are launched, and choose token 0. Beams are offered random tokens.
 class IdleRunner : public StepRunner {
  public:
   explicit IdleRunner(const RunnerLimits& limits) : limits_(limits) {}
   const RunnerLimits& limits() const override { return limits_; }
   const GenerationMemoryPlan& memory_plan() const override { return plan_; }
   bool overlaps() const override { return true; }
-  void launch(const Step&) override {}
+  void launch(const Step& step) override { offer(step); }
+
+ protected:
+  void offer(const Step& step) {
+    for (const SequenceSlice& sequence : step.sequences) {
+      float logprob = 0;
+      for (TokenLogprob& candidate : sequence.top) {
+        logprob -= static_cast<float>(random_() % 1024) / 1024;
+        candidate = {static_cast<int32_t>(random_() % kVocabulary), logprob};
+      }
+    }
+  }
 
  private:
   const RunnerLimits limits_;
   const GenerationMemoryPlan plan_;
+  std::minstd_rand random_;
 };
 
 /// Idle, but writes inputs and delivers results as for a device.
@@ -73,8 +87,13 @@ class WritingRunner final : public IdleRunner {
     ring_->send(inputs_.bytes());
     ring_->fetch(sampler_.result_bytes());
     sampler_.launched();
+    in_flight_.push_back(step);
   }
-  void wait() override { sampler_.wait(); }
+  void wait() override {
+    sampler_.wait();
+    offer(in_flight_.front());
+    in_flight_.pop_front();
+  }
 
  private:
   SamplerShape shape() const {
@@ -106,11 +125,13 @@ class WritingRunner final : public IdleRunner {
   const std::unique_ptr<HostDeviceRing> ring_;
   StepInputs inputs_;
   Sampler sampler_;
+  std::deque<Step> in_flight_;
 };
 
 void measure(const char* what, StepRunner& runner, int64_t requests, int64_t new_tokens,
-             int64_t prompt_tokens) {
+             int64_t prompt_tokens, int64_t beams) {
   Sampling sampling;
+  sampling.num_beams = beams;
   sampling.max_new_tokens = new_tokens;
   sampling.ignore_eos = true;
   const GenerationOptions options;
@@ -147,14 +168,15 @@ int main(int argc, char** argv) {
   const int64_t requests = number(1, 64);
   const int64_t new_tokens = number(2, 2000);
   const int64_t prompt_tokens = number(3, 8);
-  const std::string only = argc > 4 ? argv[4] : "";
+  const int64_t beams = number(4, 1);
+  const std::string only = argc > 5 ? argv[5] : "";
   if (only != "inputs") {
-    IdleRunner runner(limits_for(requests));
-    measure("engine", runner, requests, new_tokens, prompt_tokens);
+    IdleRunner runner(limits_for(requests * beams));
+    measure("engine", runner, requests, new_tokens, prompt_tokens, beams);
   }
   if (only != "engine") {
-    WritingRunner runner(limits_for(requests));
-    measure("engine, inputs and tokens", runner, requests, new_tokens, prompt_tokens);
+    WritingRunner runner(limits_for(requests * beams));
+    measure("engine, inputs and tokens", runner, requests, new_tokens, prompt_tokens, beams);
   }
   return 0;
 }

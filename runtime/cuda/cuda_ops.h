@@ -30,6 +30,7 @@ class CudaOps final : public Ops {
   std::vector<std::string> explain(const std::function<void()>& work) override;
 
   int64_t width_multiple() const override { return kMultiple; }
+  int64_t line_bytes() const override { return 128; }
   int64_t head_dim_multiple() const override { return kMultiple; }
   bool interleaves_heads() const override { return true; }
   bool quantizes_rows(int64_t columns) const override;

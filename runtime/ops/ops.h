@@ -41,6 +41,9 @@ class PACKHORSE_API Ops {
   /// Hidden states, embedding tables and feed-forward blocks are padded with zeros to a multiple of
   /// this number when weights are loaded.
   virtual int64_t width_multiple() const { return 1; }
+  /// Bytes of a line of memory, where products are faster if rows of their input begin one: a
+  /// multiple of width_multiple() 16-bit numbers. 1 where that makes no difference.
+  virtual int64_t line_bytes() const { return 1; }
   /// True where `embed` decodes rows as it reads: of weights in groups, and of 16-bit floats into
   /// float32 (EmbedArgs::word).
   virtual bool embeds_stored_rows() const { return false; }

@@ -165,7 +165,11 @@ void check(const Case& of, bool beam, bool padded, unsigned seed) {
   CHECK_WITHIN(std::abs(static_cast<double>(chosen.logprobs[0]) - expected), 2e-5);
 }
 
-// `step`: logits are its multiples, so that more of them are equal the larger it is.
+// Logits of this size are equal once their normalizer is subtracted.
+constexpr float kTiny = 1e-9F;
+
+// `step`: logits are its multiples, so that more of them are equal the larger it is. Steps below
+// kTiny are of tiny logits.
 template <class T>
 void check_most_likely(int vocab_size, int count, float step, bool beam, bool padded) {
   emulated::set_seed(7);
@@ -174,7 +178,7 @@ void check_most_likely(int vocab_size, int count, float step, bool beam, bool pa
   const auto num_top = static_cast<size_t>(count);
   Chosen<T> chosen(size, num_top, padded);
   Array<float>& logits = chosen.logits;
-  fill_normal(logits, random, 3);
+  fill_normal(logits, random, step < kTiny ? kTiny : 3);
   for (size_t i = 0; i < size; ++i) logits[i] = std::round(logits[i] / step) * step;
   chosen.round();
   double sum = 0;
@@ -185,7 +189,10 @@ void check_most_likely(int vocab_size, int count, float step, bool beam, bool pa
   chosen.rows[0] = SamplingRow{.of_beam = beam};
   launch_sample(chosen.args(), emulated_stream(1));
 
-  const std::vector<int32_t> order = in_order(given);
+  // Beams are offered tokens by their log-probabilities, in float32.
+  std::vector<float> compared = given;
+  for (float& logit : compared) logit -= beam ? static_cast<float>(std::log(sum)) : 0;
+  const std::vector<int32_t> order = in_order(compared);
   for (size_t i = 0; i < num_top; ++i) {
     if (i >= size) {
       CHECK(chosen.top[i] == -1);
@@ -202,7 +209,8 @@ void check_most_likely(int vocab_size, int count, float step, bool beam, bool pa
 
 TEST(most_likely_tokens) {
   for (const bool beam : {false, true}) {
-    for (const float step : {1e-3F, 0.5F, 100.0F}) {  // the last leaves zeros: all are candidates
+    // The last leaves zeros: all are candidates.
+    for (const float step : {1e-11F, 1e-3F, 0.5F, 100.0F}) {
       for (const int count : {1, 8, 32, 33, 128}) {
         for (const int vocab_size : {1, 40, 318, 9001}) {
           for (const bool padded : {false, true}) {

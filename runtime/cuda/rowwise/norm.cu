@@ -11,17 +11,13 @@ namespace {
 
 // Rows that a group of a large batch normalises at once. Two rows mean twice as many loads in
 // flight and half the reads of gamma and beta. A block of 512 threads has too few registers for two
-// where it reads two tensors or a thread has more than four vectors.
+// where it reads two tensors, and so has any thread with more than four vectors.
 template <int kThreads, int kVectors, bool kResidual>
-constexpr int kGroupRows = kThreads == 512 && (kResidual || kVectors > 4) ? 1 : 2;
+constexpr int kGroupRows = kVectors > 4 || (kThreads == 512 && kResidual) ? 1 : 2;
 
 // Blocks for which the registers of an SM must suffice.
 template <int kThreads, int kVectors>
 constexpr int kLeastBlocks = kThreads == 512 && kVectors <= 4 ? 2 : 1;
-
-// Most elements for which it pays to read gamma and beta ahead of the rows, in spite of the
-// registers that this takes.
-constexpr int64_t kAheadElements = 12 << 20;
 
 __device__ int64_t row_count(const NormArgs& args) {
   return args.row_count == nullptr ? args.x.shape[0] : *args.row_count;
@@ -123,11 +119,11 @@ void launch_norm(const NormArgs& args, const KernelStream& stream) {
         };
         const auto launch_size = [&]<bool kResidual>() {
           [[maybe_unused]] const int64_t elements = args.x.size();
-          if constexpr (kVectors <= 4) {
+          if constexpr (kVectors <= 5) {
             if (elements <= kSkinnyElements)
               return launch.template operator()<kResidual, 1, true>();
           }
-          if constexpr (kThreads == 32) {
+          if constexpr (kThreads == 32 && kVectors <= 4) {
             if (elements <= kAheadElements) return launch.template operator()<kResidual, 2, true>();
           }
           launch.template operator()<kResidual, kGroupRows<kThreads, kVectors, kResidual>, false>();

@@ -82,11 +82,13 @@ void launch_rows(const NormArgs& args, const KernelStream& stream) {
     launch_kernel(kernel, dim3(block_count(args.x.rows(), together)), kBlockThreads<kThreads>, 0,
                   stream, args);
   };
-  // The number of rows decides speed alone: both kernels give the same bits.
+  // The number of rows decides speed alone: all kernels give the same bits.
   if (args.x.size() <= kSkinnyElements) {
     start(norm_float8_kernel<T, kThreads, kVectors, 1, true>, 1);
-  } else {
+  } else if (kThreads > 32 || args.x.size() <= kAheadElements) {
     start(norm_float8_kernel<T, kThreads, kVectors, 2, kThreads == 32>, 2);
+  } else {
+    start(norm_float8_kernel<T, kThreads, kVectors, 1, false>, 1);
   }
 }
 

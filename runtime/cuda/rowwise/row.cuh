@@ -239,7 +239,7 @@ __device__ void fold_row(int columns, Load load, const NormWeight& weight, Store
 }
 
 /// Decides, by the width alone, how rows of `columns` elements are spread: calls
-/// launch.operator()<threads of a row, vectors of a thread>(). A row of up to 1024 elements gets a
+/// launch.operator()<threads of a row, vectors of a thread>(). A row of up to 1280 elements gets a
 /// warp, which needs no barrier, a longer one a block of 128 or 512 threads; <kFoldThreads, 0>
 /// means folding (over 32768).
 template <class Launch>
@@ -259,6 +259,7 @@ void dispatch_row(int64_t columns, Launch launch) {
   };
   const int64_t vectors = columns / kVectorSize;
   if (vectors <= 128) return spread.template operator()<32, 1>(vectors);
+  if (vectors <= 160) return launch.template operator()<32, 5>();
   if (vectors <= 512) return spread.template operator()<128, 2>(vectors);
   if (vectors <= 2048) return spread.template operator()<512, 2>(vectors);
   if (vectors <= 3072) return launch.template operator()<512, 6>();
@@ -275,5 +276,9 @@ inline constexpr int kBlockGroups = kBlockThreads<kThreads> / kThreads;
 /// Most elements of a batch that is bound by latency: there each group has one row, so that all
 /// rows are in flight at once.
 inline constexpr int64_t kSkinnyElements = 3 << 20;
+
+/// Most elements for which it pays to read gamma and beta ahead of the rows, in spite of the
+/// registers that this takes.
+inline constexpr int64_t kAheadElements = 12 << 20;
 
 }  // namespace packhorse::cuda

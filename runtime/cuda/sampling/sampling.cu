@@ -36,7 +36,7 @@ constexpr int kMostCandidates = 512;
 struct Shared {
   RowBlocksShared blocks;
   Histogram histogram;
-  float warp_floats[kSampleWarps];
+  float segment_warp_sums[kMostRowBlocks][kSampleWarps];
   float segment_sums[kMostRowBlocks];
   uint32_t warp_keys[kSampleWarps];
   uint32_t candidate_keys[kMostCandidates];
@@ -45,6 +45,25 @@ struct Shared {
   uint32_t top_keys[kMostTopTokens];
   int top_tokens[kMostTopTokens];
   int found;
+};
+
+/// Eight logits as they lie in memory.
+template <class From>
+struct VectorBits {
+  static constexpr int kWords = static_cast<int>(sizeof(From) * kVectorSize / sizeof(uint4));
+  uint4 words[kWords];
+
+  __device__ void load(const From* from) {
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) words[i] = reinterpret_cast<const uint4*>(from)[i];
+  }
+  __device__ void unpack(float (&to)[kVectorSize]) const {
+    if constexpr (std::is_same_v<From, float>) {
+      load_vector(to, reinterpret_cast<const float*>(words));
+    } else {
+      cuda::unpack<From>(to, words[0]);
+    }
+  }
 };
 
 /// Segments of a row, of which a block has one or more: so sums of floats have the same order
@@ -135,36 +154,45 @@ class Row {
     }
   }
 
-  /// Loads the logits of the eight tokens from `first` on, which is a multiple of eight.
-  __device__ void load_logits(float (&to)[kVectorSize], int first) const {
-    if constexpr (!std::is_same_v<T, float>) {
-      if (!stored_) return load_vector(to, source_ + first);
+  /// Calls visit(token, logit) for this thread's tokens of [begin, end), in vectors out of `from`.
+  /// The next two of 16 bits are under way while one is visited: they become float32 only then,
+  /// since a number is waited for where it is converted.
+  template <class From, class Visit>
+  __device__ void visit_vectors(const From* from, int begin, int end, Visit visit) const {
+    constexpr int kStride = kSampleThreads * kVectorSize;
+    constexpr int kUnderWay = sizeof(From) == 2 ? 2 : 1;
+    const int last = (end - 1) / kVectorSize * kVectorSize;
+    int first = (begin / kVectorSize + static_cast<int>(threadIdx.x)) * kVectorSize;
+    if (first >= end) return;
+    VectorBits<From> next[kUnderWay];
+#pragma unroll
+    for (int i = 0; i < kUnderWay; ++i) next[i].load(from + min(first + i * kStride, last));
+    for (; first < end; first += kStride) {
+      float logits[kVectorSize];
+      next[0].unpack(logits);
+#pragma unroll
+      for (int i = 1; i < kUnderWay; ++i) next[i - 1] = next[i];
+      next[kUnderWay - 1].load(from + min(first + kUnderWay * kStride, last));
+      if (first >= begin && first + kVectorSize <= end) {
+#pragma unroll
+        for (int i = 0; i < kVectorSize; ++i) visit(first + i, logits[i]);
+      } else {
+        const int past = min(first + kVectorSize, end);
+        for (int token = max(first, begin); token < past; ++token) visit(token, logit_of(token));
+      }
     }
-    load_vector(to, logits_ + first);
   }
 
-  /// Calls visit(token, logit) for this thread's tokens of [begin, end).
+  /// Calls visit(token, logit) for this thread's tokens of [begin, end), in ascending order.
   template <class Visit>
   __device__ void for_logits(int begin, int end, Visit visit) const {
-    const auto thread = static_cast<int>(threadIdx.x);
     if constexpr (!kVectors) {
-      visit_logits(begin + thread, end, kSampleThreads, visit);
+      visit_logits(begin + static_cast<int>(threadIdx.x), end, kSampleThreads, visit);
     } else {
-      const int last = (end - 1) / kVectorSize * kVectorSize;
-      int first = (begin / kVectorSize + thread) * kVectorSize;
-      if (first >= end) return;
-      float next[kVectorSize];
-      load_logits(next, first);
-      for (; first < end; first += kSampleThreads * kVectorSize) {
-        float logits[kVectorSize];
-#pragma unroll
-        for (int i = 0; i < kVectorSize; ++i) logits[i] = next[i];
-        load_logits(next, min(first + kSampleThreads * kVectorSize, last));
-#pragma unroll
-        for (int i = 0; i < kVectorSize; ++i) {
-          if (first + i >= begin && first + i < end) visit(first + i, logits[i]);
-        }
+      if constexpr (!std::is_same_v<T, float>) {
+        if (!stored_) return visit_vectors(source_, begin, end, visit);
       }
+      visit_vectors(logits_, begin, end, visit);
     }
   }
   template <class Visit>
@@ -173,31 +201,45 @@ class Row {
   }
 
   /// The largest logit of the tokens [first, end) of all blocks; -infinity where there are none.
+  /// Leaves the keys of the largest logits of this block's warps in shared memory.
   __device__ float largest(int first, int end) {
-    unsigned long long most = kImpossibleKey;
-    for_logits(max(begin_, first), min(end_, end), [&](int, float logit) {
-      const unsigned long long key = logit_key(logit);
-      most = key > most ? key : most;
-    });
-    return logit_of_key(static_cast<uint32_t>(blocks_.max(most)));
+    float most = -INFINITY;
+    for_logits(max(begin_, first), min(end_, end),
+               [&](int, float logit) { most = fmaxf(most, logit); });
+    const unsigned long long of_warp = warp_max_exact(logit_key(most));
+    keep_warp_key(of_warp);
+    return logit_of_key(static_cast<uint32_t>(blocks_.max(of_warp)));
   }
 
-  /// log of the sum of exp over the logits from token `first` on, or -infinity. Its order is fixed
-  /// by the segments.
-  __device__ float log_sum(int first) {
-    const float most = largest(first, vocab_size_);
+  __device__ void keep_warp_key(unsigned long long key) {
+    __syncthreads();  // others may still read the last ones
+    if (threadIdx.x % 32 == 0) shared_.warp_keys[threadIdx.x / 32] = static_cast<uint32_t>(key);
+    if (threadIdx.x == 0) shared_.num_candidates = 0;
+    __syncthreads();
+  }
+
+  /// log of the sum of exp over the logits from token `first` on, of which `most` is the largest;
+  /// or -infinity. Its order is fixed by the segments. Calls also(token, logit) for all of them.
+  template <class Also>
+  __device__ float log_sum(int first, float most, Also also) {
     if (most == -INFINITY) return most;
+    const int warp = static_cast<int>(threadIdx.x) / 32;
+    const int lane = static_cast<int>(threadIdx.x) % 32;
     for (int i = 0; i < segments(); ++i) {
       const int segment = blocks_.rank() * segments() + i;
       float sum = 0;
       for_logits(max(segment_begin(segment), first), segment_begin(segment + 1),
-                 [&](int, float logit) { sum += expf(logit - most); });
+                 [&](int token, float logit) {
+                   sum += expf(logit - most);
+                   also(token, logit);
+                 });
       sum = warp_sum(sum);
-      __syncthreads();
-      if (threadIdx.x % 32 == 0) shared_.warp_floats[threadIdx.x / 32] = sum;
-      __syncthreads();
-      sum = warp_sum(shared_.warp_floats[threadIdx.x % 32]);
-      if (threadIdx.x == 0) shared_.segment_sums[i] = sum;
+      if (lane == 0) shared_.segment_warp_sums[i][warp] = sum;
+    }
+    __syncthreads();
+    if (warp < segments()) {
+      const float sum = warp_sum(shared_.segment_warp_sums[warp][lane]);
+      if (lane == 0) shared_.segment_sums[warp] = sum;
     }
     blocks_.wait();
     float sum = 0;
@@ -207,8 +249,25 @@ class Row {
     return most + logf(sum);
   }
 
+  /// log of the sum of exp over all logits, or 0 where all are -infinity. Where the most likely
+  /// tokens are wanted, and logits alone decide which these are, candidates are collected
+  /// meanwhile: the logits are read twice for both.
   __device__ float normalizer_of_all() {
-    const float sum = log_sum(0);
+    const float most = largest(0, vocab_size_);
+    const bool by_logits =
+        !row_.of_beam || filtered_ || (plain_ && row_.bias_begin >= row_.bias_end);
+    const int count = num_top();
+    collected_ = by_logits && count > 0 && count <= kSampleWarps;
+    float bound = INFINITY;
+    if (collected_) {
+      bound = logit_of_key(bound_of(count));
+      // Logits a little apart may be equal once the normalizer, which is below |most| + 16, is
+      // subtracted. Then the lower token comes first.
+      bound -= (fabsf(bound) + fabsf(most) + 16) * 0x1p-22f;
+    }
+    const float sum = log_sum(0, most, [&](int token, float logit) {
+      if (logit >= bound) add_candidate(token, __float_as_uint(logit));
+    });
     return sum == -INFINITY ? 0 : sum;
   }
 
@@ -224,7 +283,8 @@ class Row {
     filtered_ = true;
     __syncthreads();
     if (row_.timestamps < 0) return;
-    const float times = log_sum(row_.timestamps);
+    const float times =
+        log_sum(row_.timestamps, largest(row_.timestamps, vocab_size_), [](int, float) {});
     if (!(times > largest(0, row_.timestamps))) return;
     for_logits(begin_, min(end_, row_.timestamps),
                [&](int token, float) { logits_[token] = -INFINITY; });
@@ -298,43 +358,62 @@ class Row {
         [&](int token) { return weight(token, logit_of(token)); });
   }
 
-  /// Keeps this block's `count` most likely tokens in shared memory. The logits are read twice:
-  /// for the largest key of each warp, of which the one at place `count` bounds the keys wanted
-  /// from below; and for the candidates above that bound. False in all blocks, and nothing is kept,
-  /// where a block has too many of them.
+  /// The number of most likely tokens that are wanted.
+  __device__ int num_top() const { return min(args_.num_top, vocab_size_); }
+
+  /// The key at place `count` among the largest of this block's warps: tokens with smaller keys are
+  /// not among its `count` most likely ones.
+  __device__ uint32_t bound_of(int count) const {
+    const int own_lane = static_cast<int>(threadIdx.x) % 32;
+    const uint32_t of_lane = shared_.warp_keys[own_lane];
+    int larger = 0;
+    for (int lane = 0; lane < kSampleWarps; ++lane) {
+      const uint32_t its = __shfl_sync(kFullWarp, of_lane, lane);
+      larger += its > of_lane || (its == of_lane && lane < own_lane);
+    }
+    const unsigned at_place = __ballot_sync(kFullWarp, larger == count - 1);
+    return __shfl_sync(kFullWarp, of_lane, __ffs(at_place) - 1);
+  }
+
+  __device__ void add_candidate(int token, uint32_t key) {
+    const int at = atomicAdd(&shared_.num_candidates, 1);
+    if (at >= kMostCandidates) return;
+    shared_.candidate_keys[at] = key;
+    shared_.candidate_tokens[at] = token;
+  }
+
+  /// Collects this block's candidates for its `count` most likely tokens. The logits are read
+  /// twice: for the largest key of each warp, which bound the keys from below; and for what lies
+  /// above.
+  template <class Key>
+  __device__ void collect_candidates(int count, Key key) {
+    uint32_t most = 0;
+    for_logits([&](int token, float logit) { most = max(most, key(token, logit)); });
+    keep_warp_key(warp_max_exact(most));
+    const uint32_t bound = bound_of(count);
+    for_logits([&](int token, float logit) {
+      const uint32_t its = key(token, logit);
+      if (its >= bound) add_candidate(token, its);
+    });
+  }
+
+  /// Keeps this block's `count` most likely tokens in shared memory. False in all blocks, and
+  /// nothing is kept, where a block has too many candidates.
   template <class Key>
   __device__ bool keep_candidates(int count, Key key) {
     if (count > kSampleWarps) return false;
     const int thread = static_cast<int>(threadIdx.x);
-    unsigned long long most = 0;
-    for_logits([&](int token, float logit) {
-      const unsigned long long its = key(token, logit);
-      most = its > most ? its : most;
-    });
-    most = warp_max_exact(most);
-    __syncthreads();
-    if (thread % 32 == 0) shared_.warp_keys[thread / 32] = static_cast<uint32_t>(most);
-    if (thread == 0) shared_.num_candidates = 0;
-    __syncthreads();
-    const uint32_t of_lane = shared_.warp_keys[thread % 32];
-    int larger = 0;
-    for (int lane = 0; lane < kSampleWarps; ++lane) {
-      const uint32_t its = __shfl_sync(kFullWarp, of_lane, lane);
-      larger += its > of_lane || (its == of_lane && lane < thread % 32);
-    }
-    const unsigned at_place = __ballot_sync(kFullWarp, larger == count - 1);
-    const uint32_t bound = __shfl_sync(kFullWarp, of_lane, __ffs(at_place) - 1);
-    for_logits([&](int token, float logit) {
-      const uint32_t its = key(token, logit);
-      if (its < bound) return;
-      const int at = atomicAdd(&shared_.num_candidates, 1);
-      if (at >= kMostCandidates) return;
-      shared_.candidate_keys[at] = its;
-      shared_.candidate_tokens[at] = token;
-    });
+    if (!collected_) collect_candidates(count, key);
     __syncthreads();
     const int found = shared_.num_candidates;
     if (blocks_.max(found > kMostCandidates ? 1 : 0) != 0) return false;
+    if (collected_) {
+      for (int i = thread; i < found; i += kSampleThreads) {
+        uint32_t& its = shared_.candidate_keys[i];
+        its = key(shared_.candidate_tokens[i], __uint_as_float(its));
+      }
+      __syncthreads();
+    }
     for (int i = thread; i < found; i += kSampleThreads) {
       const uint32_t its = shared_.candidate_keys[i];
       const int token = shared_.candidate_tokens[i];
@@ -372,7 +451,7 @@ class Row {
   template <class Key>
   __device__ void write_top(float normalizer, Key key) {
     if (args_.num_top == 0) return;
-    const int count = min(args_.num_top, vocab_size_);
+    const int count = num_top();
     if (!keep_candidates(count, key)) keep_selected(count, key);
     blocks_.wait();
     int32_t* tokens = args_.top_tokens + index_ * args_.num_top;
@@ -415,16 +494,35 @@ class Row {
     return logit_key(logit);
   }
 
+  /// The largest key of this thread's tokens above the lowest of those that have it, counted from
+  /// the last number that there is; 0 where none is possible.
+  __device__ unsigned long long most_likely() const {
+    uint32_t best = kImpossibleKey;
+    int its_token = 0;
+    if (filtered_ || plain_) {  // the keys are in the order of the logits
+      float most = -INFINITY;
+      for_logits([&](int token, float logit) {
+        if (!(logit > most)) return;
+        most = logit;
+        its_token = token;
+      });
+      best = logit_key(most);
+    } else {
+      for_logits([&](int token, float logit) {
+        const uint32_t its = key(token, logit);
+        if (its <= best) return;
+        best = its;
+        its_token = token;
+      });
+    }
+    if (best == kImpossibleKey) return 0;
+    return static_cast<unsigned long long>(best) << 32 |
+           (0xffffffffu - static_cast<uint32_t>(its_token));
+  }
+
   __device__ int choose() {
     const auto key_of = [this](int token, float logit) { return key(token, logit); };
-    // The largest key, and the lowest of its tokens.
-    unsigned long long best = 0;
-    for_logits([&](int token, float logit) {
-      const unsigned long long here =
-          static_cast<unsigned long long>(key(token, logit)) << 32 | (0xffffffffu - token);
-      best = here > best ? here : best;
-    });
-    best = blocks_.max(best);
+    const unsigned long long best = blocks_.max(most_likely());
     const auto best_key = static_cast<uint32_t>(best >> 32);
     const int best_token = static_cast<int>(0xffffffffu - static_cast<uint32_t>(best));
     if (best_key <= kImpossibleKey) return -1;
@@ -466,10 +564,11 @@ class Row {
   const T* const source_;
   Shared& shared_;
   RowBlocks& blocks_;
-  const int begin_, end_;  // this block's tokens
-  const bool plain_;       // no setting makes a token's key another than its logit's
-  bool stored_ = false;    // logits_ holds them, and not source_
-  bool filtered_ = false;  // the logits are what the settings have made of them
+  const int begin_, end_;   // this block's tokens
+  const bool plain_;        // no setting makes a token's key another than its logit's
+  bool stored_ = false;     // logits_ holds them, and not source_
+  bool filtered_ = false;   // the logits are what the settings have made of them
+  bool collected_ = false;  // candidates have been collected, with their logits for keys
 };
 
 template <class T, bool kVectors>

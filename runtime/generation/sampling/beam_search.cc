@@ -28,10 +28,11 @@ BeamSearch::BeamSearch(const BeamSettings& settings) : settings_(settings) {
   for (Hypothesis& place : finished_) place.score = kFarDown;
 }
 
-float BeamSearch::scaled(float score, int64_t length) const {
-  return score / static_cast<float>(
-                     std::pow(static_cast<double>(length), double{settings_.length_penalty}));
+float BeamSearch::divisor_of(int64_t length) const {
+  return static_cast<float>(
+      std::pow(static_cast<double>(length), double{settings_.length_penalty}));
 }
+float BeamSearch::scaled(float score, int64_t length) const { return score / divisor_of(length); }
 
 bool BeamSearch::all_finished() const {
   return std::ranges::none_of(
@@ -51,22 +52,24 @@ bool BeamSearch::advance(std::span<const BeamOffer> beams) {
 }
 
 void BeamSearch::choose_candidates(std::span<const BeamOffer> beams) {
-  candidates_.clear();
-  for (size_t beam = 0; beam < beams.size(); ++beam) {
-    const float score = next_.empty() ? 0 : next_[beam].score;
-    for (const TokenLogprob& token : beams[beam].candidates) {
-      Candidate& candidate = candidates_.emplace_back();
-      candidate.beam = {static_cast<int32_t>(beam), token, token.logprob + score};
-    }
-  }
   const auto better = [](const Candidate& a, const Candidate& b) {
     if (a.beam.score != b.beam.score) return a.beam.score > b.beam.score;
     return std::pair(a.beam.parent, a.beam.token.id) < std::pair(b.beam.parent, b.beam.token.id);
   };
-  std::ranges::sort(candidates_, better);
-  const auto count = num_candidates(settings_.num_beams, settings_.stop_ids.size());
-  if (candidates_.size() > static_cast<size_t>(count))
-    candidates_.resize(static_cast<size_t>(count));
+  const auto most =
+      static_cast<size_t>(num_candidates(settings_.num_beams, settings_.stop_ids.size()));
+  candidates_.clear();
+  for (size_t beam = 0; beam < beams.size(); ++beam) {
+    const float score = next_.empty() ? 0 : next_[beam].score;
+    for (const TokenLogprob& token : beams[beam].candidates) {
+      Candidate candidate;
+      candidate.beam = {static_cast<int32_t>(beam), token, token.logprob + score};
+      const bool full = candidates_.size() == most;
+      if (full && !better(candidate, candidates_.back())) continue;
+      if (full) candidates_.pop_back();
+      candidates_.insert(std::ranges::upper_bound(candidates_, candidate, better), candidate);
+    }
+  }
   for (Candidate& candidate : candidates_) {
     const bool stops =
         std::ranges::find(settings_.stop_ids, candidate.beam.token.id) != settings_.stop_ids.end();
@@ -76,23 +79,34 @@ void BeamSearch::choose_candidates(std::span<const BeamOffer> beams) {
 }
 
 void BeamSearch::choose_running() {
-  std::vector<const Candidate*> order;
-  for (const Candidate& candidate : candidates_) order.push_back(&candidate);
-  std::ranges::stable_sort(order, std::greater<>(), &Candidate::running_score);
+  const std::greater<> larger;
+  const auto take = [this](const Candidate& candidate) {
+    if (next_.size() == finished_.size()) return;
+    next_.push_back(candidate.beam);
+    next_.back().score = candidate.running_score;
+  };
   next_.clear();
-  for (size_t i = 0; i < finished_.size() && i < order.size(); ++i) {
-    next_.push_back(order[i]->beam);
-    next_.back().score = order[i]->running_score;
+  // They are in order as they are in most steps, in which none ends.
+  if (std::ranges::is_sorted(candidates_, larger, &Candidate::running_score)) {
+    std::ranges::for_each(candidates_, take);
+    return;
   }
+  std::vector<Candidate> order = candidates_;
+  std::ranges::stable_sort(order, larger, &Candidate::running_score);
+  std::ranges::for_each(order, take);
 }
 
 void BeamSearch::choose_finished(std::span<const BeamOffer> beams) {
+  // In most steps none ends that could take a place; one that goes on is no better than a free one.
+  const auto first = std::span(candidates_).first(std::min(candidates_.size(), finished_.size()));
+  if (std::ranges::none_of(first, &Candidate::ends) && finished_.back().score >= kFarDown) return;
   const bool full = all_finished() && settings_.early_stopping == EarlyStopping::kTrue;
+  const float divisor = divisor_of(num_new_);
   std::vector<std::pair<float, size_t>> order;  // score; place, or number of places + candidate
   for (const Hypothesis& place : finished_) order.emplace_back(place.score, order.size());
   for (size_t i = 0; i < candidates_.size(); ++i) {
     Candidate& candidate = candidates_[i];
-    float score = scaled(candidate.beam.score, num_new_);
+    float score = candidate.beam.score / divisor;
     if (full) score += kFarDown;
     if (!may_improve_) score += kFarDown;
     // Those behind the first num_beams are there only so that enough go on.

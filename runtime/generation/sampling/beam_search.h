@@ -62,8 +62,7 @@ class BeamSearch {
   struct Candidate {
     NextBeam beam;
     bool ends = false;
-    float running_score = 0;   // far down where it ends
-    float finished_score = 0;  // far down where it goes on
+    float running_score = 0;  // far down where it ends
   };
   void choose_candidates(std::span<const BeamOffer> beams);
   void choose_running();
@@ -73,6 +72,8 @@ class BeamSearch {
   bool advance_patiently(std::span<const BeamOffer> beams);
   Hypothesis hypothesis_of(const Candidate& candidate, std::span<const BeamOffer> beams) const;
   bool all_finished() const;
+  /// What the score of a hypothesis of `length` tokens is divided by.
+  float divisor_of(int64_t length) const;
   float scaled(float score, int64_t length) const;
 
   const BeamSettings settings_;

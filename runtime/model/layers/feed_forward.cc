@@ -92,7 +92,7 @@ void run_adapted(const StackRun& run, const Block& block, const FeedForwardArgs&
 }  // namespace
 
 int64_t padded_inner(int64_t size, bool gated, const LayerPacker& packer) {
-  if (!gated) return packer.width(size);
+  if (!gated) return packer.inner_width(size);
   return round_up(size, kGateBlock);
 }
 

@@ -18,6 +18,9 @@ namespace {
 // that a large tensor is never held twice.
 constexpr int64_t kPiece = int64_t{1} << 15;
 
+// Fewer lines of memory than these are not worth a whole one more.
+constexpr int64_t kFewLines = 8;
+
 // The end that stands for ".weight" in the name of a matrix that the source has as [in, out].
 constexpr const char* kTransposed = ".weight_transposed";
 
@@ -174,6 +177,14 @@ int64_t LayerPacker::width(int64_t columns) const {
   // Rows of e4m3 must have whole 16-byte chunks.
   const int64_t float8 = precision_.has_float8() ? 16 : 1;
   return round_up(columns, std::max(float8, backend_.ops->width_multiple()));
+}
+
+int64_t LayerPacker::inner_width(int64_t columns) const {
+  const bool float8 = precision_.layers.weight == DType::kFloat8;
+  const int64_t line = backend_.ops->line_bytes() / (float8 ? 1 : 2);
+  const bool in_groups = precision_.layers.groups || !precision_.groups.empty();
+  const bool pads = line > 1 && !in_groups && columns >= kFewLines * line;
+  return pads ? round_up(columns, line) : width(columns);
 }
 
 int64_t LayerPacker::padded(int64_t features) const {

@@ -152,6 +152,10 @@ class LayerPacker {
   /// The number of columns of a hidden state, or of an embedding table, as stored: padded with
   /// zeros to a multiple that the device needs. Weights keep the padding at zero.
   int64_t width(int64_t columns) const;
+  /// The number of columns between the two products of a feed-forward block, as stored: padded with
+  /// zeros to whole lines of the device's memory where that adds few, since a product is slower
+  /// where rows begin within a line.
+  int64_t inner_width(int64_t columns) const;
   /// The number of features of a head as stored, which are padded with zeros to a multiple that the
   /// device's kernels need.
   int64_t padded(int64_t features) const;

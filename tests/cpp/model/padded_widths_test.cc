@@ -25,6 +25,7 @@ using packhorse::test::tiny_spec;
 namespace {
 
 constexpr int64_t kMultiple = 8;
+constexpr int64_t kLine = 16;  // 16-bit numbers
 
 /// The ops of another backend, for rows of whole multiples.
 class PaddedOps final : public Ops {
@@ -32,6 +33,7 @@ class PaddedOps final : public Ops {
   explicit PaddedOps(std::unique_ptr<Ops> ops) : ops_(std::move(ops)) {}
 
   int64_t width_multiple() const override { return kMultiple; }
+  int64_t line_bytes() const override { return 2 * kLine; }
   int64_t head_dim_multiple() const override { return ops_->head_dim_multiple(); }
   size_t linear_workspace(const LinearArgs& args) const override {
     return ops_->linear_workspace(args);
@@ -333,6 +335,7 @@ TEST(padded_widths_change_no_layer) {
   check(narrow_spec(R"({"embedding_size": 10, "heads": {
     "masked_lm": {"activation": "gelu"}}})"));
   check(narrow_spec(R"({"embedding_size": 30})"));
+  check(narrow_spec(R"({"intermediate_size": 130})"));  // to nine lines of 16
   check(narrow_spec(R"({"norm": {"kind": "rms", "placement": "pre", "embeddings": false},
     "ffn": {"kind": "gated", "activation": "silu"}, "num_kv_heads": 1, "head_dim": 6,
     "attention": {"mask": "causal", "rope": {"theta": 100}, "qk_norm": true}})"));
