@@ -150,7 +150,7 @@ class _Reader:
         return found
 
     def _short_texts(self, count: int) -> list[str] | None:
-        """Reads `count` texts of 1 to 65,535 bytes without a zero byte, all at once: a vocabulary
+        """Reads `count` texts of up to 65,535 bytes without a zero byte, all at once: a vocabulary
         and its merges are 100,000 texts. Returns None, and has read nothing, where they are not
         all such texts or anything else is wrong."""
         room = self.end - self.at
@@ -183,7 +183,7 @@ class _Reader:
         joined[lengths] = 0
         is_text[lengths[1:]] = True
         try:
-            found = joined[is_text].tobytes().decode().split("\0")
+            found: list[str] = joined[is_text].tobytes().decode().split("\0")
         except UnicodeDecodeError:
             return None
         self.at += int(ends[-1])
