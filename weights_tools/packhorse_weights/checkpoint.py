@@ -451,7 +451,7 @@ def resolve_model(
 
 
 def files_of(checkpoint: Checkpoint) -> ModelFiles:
-    """What a session loads from, of a checkpoint that is open."""
+    """Files and tensors of a checkpoint that is open, for a session."""
     used = {ours: checkpoint.tensors[theirs] for ours, theirs in checkpoint.names.items()}
     quantized = QUANTIZED_DTYPES.values()
     known = (*WEIGHT_DTYPES, *quantized) if checkpoint.is_quantized else WEIGHT_DTYPES

@@ -410,7 +410,7 @@ class OneDnnGemm final : public Gemm {
     multiply_stripe_ = nullptr;
   }
 
-  // The same in a layer with fewer panels, whose kernels are those of this one.
+  // Does so in a layer with fewer panels, whose kernels are those of this one.
   void keep_what_agrees_in_narrower() {
     DenseShape narrower = shape_;
     narrower.out_features = (kProbedPanels - 1) * layout_.columns + layout_.last_columns;

@@ -173,7 +173,7 @@ class _Reader:
             window = min(room, 2 * window)
         if begins[0] != 8 or (begins[1:] != ends[:-1] + 8).any():
             return None
-        # What is not zero is texts, but for the lower bytes of their lengths.
+        # All but zeros is texts, except for the lower bytes of their lengths.
         is_text = filled[: ends[-1]]
         is_text[lengths] = is_text[lengths + 1] = False
         if np.count_nonzero(is_text) != sizes.sum():
