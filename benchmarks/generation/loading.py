@@ -3,16 +3,18 @@
     python benchmarks/generation/loading.py MODEL ... [--dtype float32 ...]
         [--llama-cpp /a/venv/bin/python] [--rounds 5] [--cold] [--make FOLDER bfloat16 1.0]
 
-Every load is a new process, which has imported its library already; processes take turns, and a
-round has one load of each. Files are in the page cache, or with --cold taken out of it before each
-load (posix_fadvise). Printed are medians over the rounds: seconds; MB of the file per second, and
-those of reading the file alone; seconds of a processor in the program and in the kernel, which
-clears new memory; the largest resident size; and of Packhorse the share of what comes before the
-runtime, in the runtime, and after it.
+Every load is a process of its own; processes take turns, and a round has one load of each. Files
+are in the page cache, or with --cold taken out of it before each load (posix_fadvise). Printed are
+medians over the rounds. "process": seconds from the start of the process, with Python and all
+imports, until the model is loaded; "load": those of the load alone, with its least, after imports;
+MB of the file per second of it, and those of reading the file alone; seconds of a processor in the
+program and in the kernel, which clears new memory; the largest resident size; and of Packhorse the
+share of what comes before the runtime, in the runtime, and after it.
 
 "text" is TextModel.load, which makes the tokenizer, too; "session" Session.load. Both have a cache
-of 4,096 tokens where the model generates. llama.cpp is the package xllamacpp: its model, with
-vocabulary, and a context of 4,096 tokens, by the functions of C that its library has.
+of 4,096 tokens where the model generates. llama.cpp is the package llama-cpp-python: its model,
+with vocabulary, and a context of 4,096 tokens, by the functions of C that it has. Neither has
+computed a token.
 
 --make writes a folder of Llama's shape with random weights: its dtype and its size in GB.
 """
@@ -20,7 +22,6 @@ vocabulary, and a context of 4,096 tokens, by the functions of C that its librar
 from __future__ import annotations
 
 import argparse
-import ctypes
 import json
 import os
 import resource
@@ -96,11 +97,11 @@ def make_folder(folder: Path, dtype: str, size: float) -> None:
                 file.write(values.astype(dtype).tobytes())
 
 
-def load_packhorse(kind: str, path: str, dtype: str | None) -> dict[str, float]:
+def load_packhorse(kind: str, path: str, dtype: str | None, generates: bool) -> dict[str, float]:
     import packhorse
     import packhorse.generation.session
     import packhorse.text.model
-    import packhorse_weights.convert
+    import packhorse_weights.convert  # noqa: F401
     import tokenizers  # noqa: F401
     from packhorse._native import generation, session
 
@@ -112,24 +113,24 @@ def load_packhorse(kind: str, path: str, dtype: str | None) -> dict[str, float]:
         class Timed:
             @staticmethod
             def load(*given: Any) -> Any:
-                begin = time.perf_counter()
+                begin = time.monotonic()
                 result = native.load(*given)
-                spans.append((begin, time.perf_counter()))
+                spans.append((begin, time.monotonic()))
                 return result
 
         setattr(module, name, Timed)
 
     timed(generation, "NativeGenerationSession")
     timed(session, "NativeSession")
-    generates = "lm" in packhorse_weights.inspect_checkpoint(path).spec.get("heads", {})
     load = packhorse.Session.load if kind == "session" else packhorse.TextModel.load
     options: dict[str, Any] = {"kv_tokens": CONTEXT} if generates else {}
-    before, begin = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
+    before, begin = resource.getrusage(resource.RUSAGE_SELF), time.monotonic()
     model = load(path, dtype=dtype, progress=False, **options)
-    end, after = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF)
+    end, after = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF)
     entered, left = spans[-1]
     del model
     return {
+        "end": end,
         "seconds": end - begin,
         "user": after.ru_utime - before.ru_utime,
         "system": after.ru_stime - before.ru_stime,
@@ -140,45 +141,48 @@ def load_packhorse(kind: str, path: str, dtype: str | None) -> dict[str, float]:
 
 
 def load_llama_cpp(path: str) -> dict[str, float]:
-    import xllamacpp
+    import llama_cpp
 
-    class Parameters(ctypes.Structure):  # larger than the library's, which come by value
-        _fields_ = (("words", ctypes.c_uint32 * 256),)
+    @llama_cpp.llama_log_callback
+    def silent(*_: Any) -> None:
+        pass
 
-    library = ctypes.CDLL(xllamacpp.xllamacpp.__file__)
-    log = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
-    silent = log(lambda *_: None)
-    library.llama_log_set.argtypes = (log, ctypes.c_void_p)
-    library.llama_log_set(silent, None)
-    for name in ("llama_model_default_params", "llama_context_default_params"):
-        getattr(library, name).restype = Parameters
-    library.llama_model_load_from_file.restype = ctypes.c_void_p
-    library.llama_model_load_from_file.argtypes = (ctypes.c_char_p, Parameters)
-    library.llama_init_from_model.restype = ctypes.c_void_p
-    library.llama_init_from_model.argtypes = (ctypes.c_void_p, Parameters)
-    library.llama_backend_init()
-    before, begin = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
-    model = library.llama_model_load_from_file(path.encode(), library.llama_model_default_params())
-    parameters = library.llama_context_default_params()
-    parameters.words[0] = CONTEXT  # n_ctx
-    context = library.llama_init_from_model(model, parameters)
-    end, after = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF)
+    llama_cpp.llama_log_set(silent, None)
+    llama_cpp.llama_backend_init()
+    before, begin = resource.getrusage(resource.RUSAGE_SELF), time.monotonic()
+    model = llama_cpp.llama_model_load_from_file(
+        path.encode(), llama_cpp.llama_model_default_params()
+    )
+    parameters = llama_cpp.llama_context_default_params()
+    parameters.n_ctx = CONTEXT
+    context = llama_cpp.llama_init_from_model(model, parameters)
+    end, after = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF)
     if not model or not context:
         raise RuntimeError("llama.cpp did not load it")
     return {
+        "end": end,
         "seconds": end - begin,
         "user": after.ru_utime - before.ru_utime,
         "system": after.ru_stime - before.ru_stime,
     }
 
 
-def load_here(kind: str, path: str, dtype: str) -> None:
-    """A child: loads once and prints its figures."""
-    named = None if dtype == "None" else dtype
-    found = load_llama_cpp(path) if kind == "llama.cpp" else load_packhorse(kind, path, named)
+def load_here(kind: str, path: str, dtype: str, generates: str, started: str) -> None:
+    """A child: loads once and prints its figures. `started`: when its parent began to start it."""
+    if kind == "llama.cpp":
+        found = load_llama_cpp(path)
+    else:
+        found = load_packhorse(kind, path, None if dtype == "None" else dtype, generates == "True")
+    found["process"] = found.pop("end") - float(started)
     found["resident"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     print(json.dumps(found), flush=True)
     os._exit(0)  # what it has loaded need not be freed
+
+
+def has_head_of_words(path: Path) -> bool:
+    import packhorse_weights
+
+    return "lm" in packhorse_weights.inspect_checkpoint(path).spec.get("heads", {})
 
 
 def files_of(path: Path) -> list[Path]:
@@ -219,6 +223,7 @@ def measure(arguments: argparse.Namespace) -> None:
         loads += [(path, "llama.cpp", "None", arguments.llama_cpp) for path in ggufs]
     figures: dict[Any, list[dict[str, float]]] = {load: [] for load in loads}
     alone: dict[Path, list[float]] = {path: [] for path in arguments.models}
+    generates = {path: has_head_of_words(path) for path in arguments.models}
     for _ in range(arguments.rounds):
         for path in arguments.models:
             if arguments.cold:
@@ -227,8 +232,9 @@ def measure(arguments: argparse.Namespace) -> None:
         for path, kind, dtype, python in loads:
             if arguments.cold:
                 forget(path)
+            child = [python, __file__, "--child", kind, str(path), dtype, str(generates[path])]
             done = subprocess.run(
-                [python, __file__, "--child", kind, str(path), dtype],
+                [*child, str(time.monotonic())],
                 capture_output=True,
                 text=True,
                 check=False,
@@ -236,9 +242,9 @@ def measure(arguments: argparse.Namespace) -> None:
             if done.returncode != 0:
                 sys.exit(f"{kind} {path}: {done.stderr[-2000:]}")
             figures[path, kind, dtype, python].append(json.loads(done.stdout.splitlines()[-1]))
-    heads = ("model", "load", "dtype", "s (least)", "MB/s", "reading alone", "user", "kernel")
+    heads = ("model", "what", "dtype", "process", "load", "MB/s", "reading alone", "user", "kernel")
     print("|", " | ".join((*heads, "resident MB", "before, in, after the runtime")), "|")
-    print("|---|---|---|---:|---:|---:|---:|---:|---:|---|")
+    print("|---|---|---|---:|---:|---:|---:|---:|---:|---:|---|")
     for (path, kind, dtype, _), rows in figures.items():
         size = sum(file.stat().st_size for file in files_of(path)) / 1e6
         median = {name: statistics.median(row[name] for row in rows) for name in rows[0]}
@@ -248,6 +254,7 @@ def measure(arguments: argparse.Namespace) -> None:
             path.name,
             kind,
             "" if dtype == "None" else dtype,
+            f"{median['process']:.3f}",
             f"{median['seconds']:.3f} ({least:.3f})",
             f"{size / median['seconds']:,.0f}",
             f"{size / statistics.median(alone[path]):,.0f}",
@@ -270,7 +277,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--cold", action="store_true")
     parser.add_argument("--make", nargs=3, metavar=("FOLDER", "DTYPE", "GB"))
-    parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--child", nargs=5, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
         load_here(*arguments.child)

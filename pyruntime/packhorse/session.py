@@ -21,7 +21,7 @@ from packhorse.option_fields import takes_options
 from packhorse.progress_bar import shows_loading
 
 if TYPE_CHECKING:
-    from packhorse_weights.checkpoint import ModelFiles
+    from packhorse_weights.checkpoint import Checkpoint, ModelFiles
     from typing_extensions import Unpack
 
     from packhorse.encoder_session import EncoderSession
@@ -147,12 +147,20 @@ class Session:
 
     @classmethod
     def _load(cls: type[Self], path: ModelPath, asked: LoadOptions) -> Self:
+        return cls._prepare(path, asked)()
+
+    @classmethod
+    def _prepare(
+        cls: type[Self], path: ModelPath, asked: LoadOptions, checkpoint: Checkpoint | None = None
+    ) -> Callable[[], Self]:
+        """Checks all but the weights, and returns the function that loads the session.
+        `checkpoint`: what `path` holds, where it has been opened."""
         began = monotonic()
         # Imported late, because running a model does not need the readers of checkpoints.
-        from packhorse_weights import resolve_model
+        from packhorse_weights.checkpoint import files_of, inspect_checkpoint
 
         check_device(asked.device)
-        model = resolve_model(path, **asked.reading())
+        model = files_of(checkpoint or inspect_checkpoint(path, **asked.reading()))
         generates = asked.generates(path, model.spec)
         dtype = choose_dtype(asked.dtype, asked.device, model.stored_dtype, generates, model.spec)
         kind = Session._kinds[generates]
@@ -163,7 +171,11 @@ class Session:
         # Other processes may have another working directory.
         place = Path(path).absolute() if Path(path).exists() else path
         options = asked.of_session(dtype, kind.generates)
-        return note_loaded(kind._open(place, model.in_dtype(dtype), options), place, began)
+
+        def load() -> Self:
+            return note_loaded(kind._open(place, model.in_dtype(dtype), options), place, began)
+
+        return load
 
     @classmethod
     def _open(cls: type[Self], path: ModelPath, model: ModelFiles, options: LoadOptions) -> Self:

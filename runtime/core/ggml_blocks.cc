@@ -19,12 +19,14 @@ uint16_t half_bits(const uint8_t* from) {
 
 float half(const uint8_t* from) { return float16_to_float32(half_bits(from)); }
 
-// Splits `count` bytes: the low halves of all of them, then the high ones.
-void split_nibbles(const uint8_t* from, int count, uint8_t* to) {
-  for (int i = 0; i < count; ++i) {
-    to[i] = from[i] & 15;
-    to[count + i] = static_cast<uint8_t>(from[i] >> 4);
-  }
+// Splits bytes: the low halves of all of them, then the high ones. A copy of a fixed number of
+// them, which `to` cannot overlap, is what compilers turn into vector code.
+template <size_t kCount>
+void split_nibbles(const uint8_t* from, uint8_t* to) {
+  std::array<uint8_t, kCount> bytes;
+  std::memcpy(bytes.data(), from, kCount);
+  for (size_t i = 0; i < kCount; ++i) to[i] = bytes[i] & 15;
+  for (size_t i = 0; i < kCount; ++i) to[kCount + i] = static_cast<uint8_t>(bytes[i] >> 4);
 }
 
 // Adds bit i of a little-endian uint32 to value i, as its fifth bit.
@@ -52,18 +54,18 @@ struct SmallBlock {
 
 struct Q4Zero : SmallBlock<18, 4, false> {
   using SmallBlock::SmallBlock;
-  void values(uint8_t* to) const { split_nibbles(bytes + 2, 16, to); }
+  void values(uint8_t* to) const { split_nibbles<16>(bytes + 2, to); }
 };
 
 struct Q4One : SmallBlock<20, 4, true> {
   using SmallBlock::SmallBlock;
-  void values(uint8_t* to) const { split_nibbles(bytes + 4, 16, to); }
+  void values(uint8_t* to) const { split_nibbles<16>(bytes + 4, to); }
 };
 
 struct Q5Zero : SmallBlock<22, 8, false> {
   using SmallBlock::SmallBlock;
   void values(uint8_t* to) const {
-    split_nibbles(bytes + 6, 16, to);
+    split_nibbles<16>(bytes + 6, to);
     add_fifth_bits(bytes + 2, to);
     move(128 - 16, to, 32);
   }
@@ -72,7 +74,7 @@ struct Q5Zero : SmallBlock<22, 8, false> {
 struct Q5One : SmallBlock<24, 8, true> {
   using SmallBlock::SmallBlock;
   void values(uint8_t* to) const {
-    split_nibbles(bytes + 8, 16, to);
+    split_nibbles<16>(bytes + 8, to);
     add_fifth_bits(bytes + 4, to);
   }
 };
@@ -113,14 +115,14 @@ struct LargeBlock {
 struct Q4Large : LargeBlock<144, 4> {
   using LargeBlock::LargeBlock;
   void values(uint8_t* to) const {
-    for (int i = 0; i < 4; ++i) split_nibbles(bytes + 16 + 32 * i, 32, to + 64 * i);
+    for (int i = 0; i < 4; ++i) split_nibbles<32>(bytes + 16 + 32 * i, to + 64 * i);
   }
 };
 
 struct Q5Large : LargeBlock<176, 8> {
   using LargeBlock::LargeBlock;
   void values(uint8_t* to) const {
-    for (int i = 0; i < 4; ++i) split_nibbles(bytes + 48 + 32 * i, 32, to + 64 * i);
+    for (int i = 0; i < 4; ++i) split_nibbles<32>(bytes + 48 + 32 * i, to + 64 * i);
     for (int i = 0; i < 8; ++i) {
       for (int k = 0; k < 32; ++k) {
         to[32 * i + k] |= static_cast<uint8_t>((bytes[16 + k] >> i & 1) << 4);
@@ -196,7 +198,7 @@ struct Q6Large {
     for (int part = 0; part < 2; ++part) {
       const uint8_t* top = bytes + 128 + 32 * part;
       uint8_t* out = to + 128 * part;
-      split_nibbles(bytes + 64 * part, 64, out);
+      split_nibbles<64>(bytes + 64 * part, out);
       for (int i = 0; i < 4; ++i) {
         for (int k = 0; k < 32; ++k) {
           out[32 * i + k] |= static_cast<uint8_t>((top[k] >> 2 * i & 3) << 4);

@@ -81,6 +81,11 @@ class CpuContext final : public DeviceContext {
   std::unique_ptr<DeviceMemory> allocate(size_t bytes) override {
     return allocate_host_memory(bytes);
   }
+  void populate(DeviceMemory& memory, size_t bytes) override {
+    char* const begin = static_cast<char*>(memory.data());
+    for_each(static_cast<int64_t>(ceil_div(bytes, kHugePage)),
+             [&](int64_t page) { begin[static_cast<size_t>(page) * kHugePage] = 0; });
+  }
   void upload(void* device_to, const void* host_from, size_t bytes) override {
     if (bytes > 0) std::memcpy(device_to, host_from, bytes);
   }

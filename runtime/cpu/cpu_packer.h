@@ -3,6 +3,7 @@
 
 #include "cpu/common/groups_layout.h"
 #include "cpu/cpu_context.h"
+#include "cpu/gemm/gemm_engine.h"
 #include "cpu/gemm/gemm_float.h"
 #include "cpu/gemm/gemm_int8.h"
 #include "ops/linear_packer.h"
@@ -69,13 +70,16 @@ class CpuLinearPacker final : public LinearPacker {
   }
   int64_t features_apart(const LinearFormat& format) const override {
     if (format.groups) return kStripeColumns;
-    const bool panels = product_dtype(format.weight, format.compute) == DType::kFloat32;
-    return panels && !format.quantized() ? kPackedColumns : 0;
+    if (format.quantized()) return 0;
+    const DType product = product_dtype(format.weight, format.compute);
+    return product == DType::kFloat32 ? kPackedColumns : panel_width(product);
   }
   void pack_rows(const float* rows, int64_t first, int64_t count, int64_t in_features,
                  const LinearFormat& format, void* packed) override {
     if (format.groups) {
       pack_groupwise_rows(rows, first, count, in_features, packed);
+    } else if (product_dtype(format.weight, format.compute) != DType::kFloat32) {
+      pack_panel_rows(rows, first, count, in_features, packed);
     } else {
       pack_float_rows(rows, first, count, in_features, format.weight, packed);
     }

@@ -109,6 +109,10 @@ class PACKHORSE_API DeviceContext {
 
   /// Throws OutOfMemory, whose message says how much was asked for and how much was free.
   virtual std::unique_ptr<DeviceMemory> allocate(size_t bytes) = 0;
+  /// Has the system give, and clear, all of memory that is about to be filled. On a host it would
+  /// do so when the memory is first written, and threads that write neighbouring bytes would each
+  /// clear a huge page of which one is kept.
+  virtual void populate(DeviceMemory& /*memory*/, size_t /*bytes*/) {}
   virtual void upload(void* device_to, const void* host_from, size_t bytes) = 0;
   /// Writes `host_to` at the next `synchronize` or earlier.
   virtual void download(void* host_to, const void* device_from, size_t bytes) = 0;

@@ -447,6 +447,11 @@ def resolve_model(
     checkpoint = inspect_checkpoint(
         path, reranker, pooling, normalize, revision=revision, max_seqlen=max_seqlen, tower=tower
     )
+    return files_of(checkpoint)
+
+
+def files_of(checkpoint: Checkpoint) -> ModelFiles:
+    """Files and tensors of a checkpoint that is open, for a session."""
     used = {ours: checkpoint.tensors[theirs] for ours, theirs in checkpoint.names.items()}
     quantized = QUANTIZED_DTYPES.values()
     known = (*WEIGHT_DTYPES, *quantized) if checkpoint.is_quantized else WEIGHT_DTYPES

@@ -18,7 +18,6 @@ from packhorse_weights.formats.safetensors import Progress, write_safetensors
 from packhorse_weights.generation_files import generation_config
 from packhorse_weights.hub.cache import find_model
 from packhorse_weights.languages import LANGUAGE_CLASS, language_class
-from packhorse_weights.new_folder import new_folder
 from packhorse_weights.quantization.groupwise import GROUP_SIZES, quantize_in_groups
 from packhorse_weights.quantization.per_channel import QUANTIZED_DTYPES, quantize_tensors
 from packhorse_weights.quantization.stored import STORED, stored_spec, stored_tensors
@@ -252,6 +251,8 @@ def convert(
     if {"similarity", "pages"} & checkpoint.spec.keys():  # the model has two towers
         tower = inspect_checkpoint(src, reranker, None, None, tower="text")
         texts = _made(src, tower, dtype, quantize, group_size)
+    from packhorse_weights.new_folder import new_folder
+
     with new_folder(destination) as scratch:
         _write_model(scratch, made, progress)
         if texts is not None:

@@ -50,8 +50,9 @@ def load_parts(
         plan_memory(spec, asked.device, dtype, max_tokens=1, max_sequences=1)
     if max_tokens is None and not generates:
         max_tokens = max(8192, longest_sequence(checkpoint.spec, asked.max_length))
+    load = Session._prepare(path, replace(asked, dtype=dtype, max_tokens=max_tokens), checkpoint)
     # The tokenizer is made while the runtime, which needs no interpreter, reads the weights.
     with ThreadPoolExecutor(1, "packhorse-tokenizer") as thread:
         tokenizer = thread.submit(TextTokenizer.load, path)
-        session = Session._load(path, replace(asked, dtype=dtype, max_tokens=max_tokens))
+        session = load()
     return session, tokenizer.result(), asked.max_length, files

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence, Sized
 from copy import copy
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
@@ -1020,6 +1019,8 @@ class TextModel:
     # others. One that is cancelled runs to its end, unseen.
 
     async def _in_thread(self, method: str, *arguments: Any, **options: Any) -> Any:
+        import asyncio
+
         return await asyncio.to_thread(getattr(self, method), *arguments, **options)
 
     @shows_as(embed)

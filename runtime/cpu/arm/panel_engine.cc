@@ -27,6 +27,11 @@ void pack_panels(const void* weight, DType, int64_t in_features, int64_t out_fea
   pack_own_panels(weight, in_features, out_features, dtype, packed, pool);
 }
 
+void pack_panel_rows(const float* rows, int64_t first, int64_t count, int64_t in_features,
+                     void* packed) {
+  pack_own_panel_rows(rows, first, count, in_features, packed);
+}
+
 // Nothing to limit here: no library with threads of its own is in use.
 void use_one_thread() {}
 OneThreadScope::OneThreadScope() = default;

@@ -16,6 +16,18 @@ constexpr int64_t kStep = 4;  // input features whose products one instruction a
 
 int64_t stripes_of(int64_t out_features) { return ceil_div(out_features, kStripeColumns); }
 
+// Packs a whole block of a column's values. The fixed number of steps lets the compiler unroll
+// them.
+template <int64_t kTogether>
+void pack_block(const uint8_t* row, uint8_t* out) {
+  for (int64_t k = 0; k < kGroupBlock; k += kTogether, out += kStep * kStripeColumns) {
+    std::array<uint32_t, 2> words = {};
+    std::memcpy(words.data(), row + k, kTogether);
+    const uint32_t word = words[0] | words[1] << 4;  // values of 4 bits leave the others at zero
+    std::memcpy(out, &word, sizeof(word));
+  }
+}
+
 // Packs the values of input features [begin, end) of a stripe, whose columns begin at `first`.
 // Returns the end of what was written. A column's features are read together and written apart,
 // because what is written lies together in the cache.
@@ -29,6 +41,10 @@ uint8_t* pack_values(const GroupedWeight& weight, int64_t first, int64_t columns
   for (int64_t n = 0; n < columns; ++n) {
     const uint8_t* row = weight.values + (first + n) * in_features;
     uint8_t* out = to + n * kStep;
+    if (end - begin == kGroupBlock && end <= in_features) {
+      halves ? pack_block<2 * kStep>(row + begin, out) : pack_block<kStep>(row + begin, out);
+      continue;
+    }
     for (int64_t k = begin; k < end; k += together, out += kStep * kStripeColumns) {
       std::array<uint8_t, 2 * kStep> values = {};
       if (k + together <= in_features) {
@@ -38,7 +54,7 @@ uint8_t* pack_values(const GroupedWeight& weight, int64_t first, int64_t columns
       }
       std::array<uint32_t, 2> words;
       std::memcpy(words.data(), values.data(), sizeof(words));
-      const uint32_t word = words[0] | words[1] << 4;  // values of 4 bits leave the others at zero
+      const uint32_t word = words[0] | words[1] << 4;
       std::memcpy(out, &word, sizeof(word));
     }
   }

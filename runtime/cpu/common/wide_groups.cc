@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
+#include <bit>
 #include <cstring>
 
 #include "core/math.h"
@@ -44,24 +44,39 @@ int64_t place_of(int64_t feature) {
 // Quantises one group of one column and writes it; `to` is where the column's part of the group
 // begins, without scales. Returns the scale.
 uint16_t pack_group(const float* weight, int64_t count, uint8_t* to) {
-  float most = 0;
-  for (int64_t i = 0; i < count; ++i) most = std::max(most, std::abs(weight[i]));
-  const uint16_t scale = round_up_to_bfloat16(most / kLargest);
+  // Loops of a fixed length over integers are what compilers turn into vector code.
+  std::array<float, kWideBlock> filled = {};
+  if (count < kWideBlock) {
+    std::copy_n(weight, count, filled.begin());
+    weight = filled.data();
+  }
+  int32_t most = 0;  // bits of the largest magnitude: bits without a sign have the order of numbers
+  for (int64_t i = 0; i < kWideBlock; ++i) {
+    most = std::max(most, std::bit_cast<int32_t>(weight[i]) & 0x7fffffff);
+  }
+  const uint16_t scale = round_up_to_bfloat16(std::bit_cast<float>(most) / kLargest);
   const float step = float_of(static_cast<uint32_t>(scale) << 16);
-  std::array<int32_t, kWideBlock> values = {};
-  for (int64_t i = 0; i < count; ++i) {
-    const float rounded = step > 0 ? weight[i] / step + kMagic - kMagic : 0.0f;
-    values[static_cast<size_t>(i)] = static_cast<int32_t>(std::clamp(rounded, -kLargest, kLargest));
+  std::array<uint8_t, kWideBlock> upper = {};
+  std::array<uint8_t, kWideBlock> lower = {};
+  if (step > 0) {
+    for (int64_t i = 0; i < kWideBlock; ++i) {
+      const float rounded = weight[i] / step + kMagic - kMagic;
+      const auto value = static_cast<int32_t>(std::clamp(rounded, -kLargest, kLargest));
+      upper[static_cast<size_t>(i)] = static_cast<uint8_t>(value >> 2);
+      lower[static_cast<size_t>(i)] = static_cast<uint8_t>(value & 3);
+    }
   }
   uint8_t* words = to + kUpperBytes;
   for (int64_t quarter = 0; quarter < kWideBlock; quarter += kQuarter, words += kWordBytes) {
-    uint32_t lower = 0;
-    for (int64_t i = quarter; i < quarter + kQuarter; ++i) {
-      const int32_t value = values[static_cast<size_t>(i)];
-      to[i / kStep * kStepBytes + i % kStep] = static_cast<uint8_t>(value >> 2);
-      lower |= static_cast<uint32_t>(value & 3) << place_of(i % kQuarter);
+    uint32_t word = 0;
+    for (int64_t i = quarter; i < quarter + kQuarter; i += kStep) {
+      std::memcpy(to + i / kStep * kStepBytes, upper.data() + i, kStep);
+      // Brings the bits of four features to their places (place_of).
+      uint32_t four = 0;
+      std::memcpy(&four, lower.data() + i, sizeof(four));
+      word |= ((four | four >> 6) & 0x000f000f) << place_of(i % kQuarter);
     }
-    std::memcpy(words, &lower, sizeof(lower));
+    std::memcpy(words, &word, sizeof(word));
   }
   return scale;
 }

@@ -30,5 +30,10 @@ size_t packed_panels_bytes(int64_t in_features, int64_t out_features, DType dtyp
 /// Panels are packed in parallel.
 void pack_panels(const void* weight, DType from, int64_t in_features, int64_t out_features,
                  DType dtype, void* packed, ThreadPool& pool);
+/// Packs output features [first, first + count) of a matrix in bfloat16, of which `rows`, float32
+/// [count, in_features], has only these. `first` is a multiple of panel_width, and so is `count`
+/// but at the end of the matrix. Threads may pack different panels at once.
+void pack_panel_rows(const float* rows, int64_t first, int64_t count, int64_t in_features,
+                     void* packed);
 
 }  // namespace packhorse::cpu

@@ -172,4 +172,13 @@ void pack_own_panels(const void* weight, int64_t in_features, int64_t out_featur
   });
 }
 
+void pack_own_panel_rows(const float* rows, int64_t first, int64_t count, int64_t in_features,
+                         void* packed) {
+  const int64_t bytes = panel_bytes(in_features, DType::kBFloat16);
+  char* to = static_cast<char*>(packed) + first / kPanelColumns * bytes;
+  for (int64_t begin = 0; begin < count; begin += kPanelColumns, to += bytes) {
+    pack_panel<uint16_t>(rows, begin, in_features, count, bytes, to);
+  }
+}
+
 }  // namespace packhorse::cpu

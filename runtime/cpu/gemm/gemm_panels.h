@@ -21,6 +21,10 @@ size_t own_panels_bytes(int64_t in_features, int64_t out_features, DType dtype);
 /// are packed in parallel.
 void pack_own_panels(const void* weight, int64_t in_features, int64_t out_features, DType dtype,
                      void* packed, ThreadPool& pool);
+/// Packs output features [first, first + count) in bfloat16, of which `rows`, float32, has only
+/// these. `first` is a multiple of kPanelColumns.
+void pack_own_panel_rows(const float* rows, int64_t first, int64_t count, int64_t in_features,
+                         void* packed);
 
 std::unique_ptr<Gemm> make_panel_gemm(const DenseShape& shape);
 

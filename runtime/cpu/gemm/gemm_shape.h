@@ -42,10 +42,11 @@ struct DenseShape {
   Activation activation = Activation::kNone;
   bool bias = false;
   WeightGroups groups = {};  // where weights are quantised in groups and dtype is kUInt8
+  bool skinny = false;       // LinearFormat::skinny, which changes speed only
 
   auto key() const {
     return std::tuple(in_features, out_features, dtype, weight, out_dtype, activation, bias,
-                      groups.bits, groups.size, groups.minima, groups.wide_inputs);
+                      groups.bits, groups.size, groups.minima, groups.wide_inputs, skinny);
   }
   bool operator<(const DenseShape& other) const { return key() < other.key(); }
 };

@@ -283,7 +283,8 @@ Layer layer_of(const LinearWeight& weight, DType x, Activation activation, DType
                               .out_dtype = out_dtype,
                               .activation = activation,
                               .bias = weight.bias != nullptr,
-                              .groups = weight.groups}),
+                              .groups = weight.groups,
+                              .skinny = weight.skinny}),
           .weight = &weight};
 }
 

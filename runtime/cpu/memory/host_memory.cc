@@ -20,8 +20,6 @@
 namespace packhorse::cpu {
 namespace {
 
-constexpr size_t kHugePage = size_t{2} << 20;
-
 // Bytes of all HostMemory of this process. The kernel gives memory when it is first written, so a
 // part of them may be missing from what it says is used.
 std::atomic<size_t> allocated_bytes = 0;

@@ -9,6 +9,9 @@
 
 namespace packhorse::cpu {
 
+/// Bytes of a huge page, the unit in which the kernel clears large allocations where it can.
+inline constexpr size_t kHugePage = size_t{2} << 20;
+
 /// Allocates memory that is aligned to Arena::kAlignment or more. Large allocations use huge pages
 /// if the kernel provides them. Throws OutOfMemory, whose message says how much was asked for and
 /// how much was free.

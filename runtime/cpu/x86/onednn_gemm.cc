@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <map>
+#include <mutex>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -42,6 +44,14 @@ constexpr std::array<int64_t, 3> kRowCounts = {kBlockRows, 32, 16};
 // Input features that oneDNN's kernels may add up before they add the result to an earlier one,
 // those first that version 3.2 chooses. The last stands for all.
 constexpr std::array<int64_t, 7> kChunks = {512, 1024, 256, 2048, 128, 64, int64_t{1} << 40};
+
+// Panels of the layer in which kernels for panels are probed: those of a wider one are the same.
+constexpr int64_t kProbedPanels = 4;
+
+// The widest layer of a model that generates which has kernels for all panels at once. Wider ones
+// are heads over a vocabulary, which get few rows, and a probe would take as long as to load the
+// model.
+constexpr int64_t kWidestAtOnce = int64_t{1} << 14;
 
 }  // namespace
 
@@ -78,10 +88,42 @@ void pack_panels(const void* weight, DType from, int64_t in_features, int64_t ou
 
 namespace {
 
+// Returns the layout of a weight in bfloat16, on a thread with a OneThreadScope. Those that were
+// asked for are kept, because oneDNN takes as long to choose one as to pack a panel.
+PackedLayout bfloat16_layout(int64_t in_features, int64_t out_features) {
+  static std::mutex mutex;
+  static std::map<std::pair<int64_t, int64_t>, PackedLayout> layouts;
+  const std::lock_guard lock(mutex);
+  const std::pair shape(in_features, out_features);
+  const auto found = layouts.find(shape);
+  if (found != layouts.end()) return found->second;
+  const PackedLayout layout(in_features, out_features, DType::kBFloat16);
+  return layouts.emplace(shape, layout).first->second;
+}
+
+}  // namespace
+
+void pack_panel_rows(const float* rows, int64_t first, int64_t count, int64_t in_features,
+                     void* packed) {
+  const OneThreadScope one_thread;
+  const PackedLayout layout = bfloat16_layout(in_features, count);
+  // The panels before these are whole ones.
+  size_t before = 0;
+  if (first > 0) {
+    const auto panels = static_cast<size_t>(first / layout.columns);
+    before = panels * bfloat16_layout(in_features, layout.columns).bytes;
+  }
+  for (int64_t panel = 0; panel < layout.panels; ++panel) {
+    pack_panel(layout, rows, DType::kFloat32, panel, static_cast<char*>(packed) + before);
+  }
+}
+
+namespace {
+
 // A random layer and random rows, in their order and in reverse, that show whether kernels agree.
 // They are chosen so that every sum, bias included, is zero except for rounding. A different order
 // of summation then changes all bits of a sum, while it would rarely change those of an ordinary
-// sum.
+// sum. Panels of the same width have the same weights.
 class Probe {
  public:
   Probe(const DenseShape& shape, const PackedLayout& layout, GemmWorkers& workers)
@@ -101,17 +143,20 @@ class Probe {
     const auto draw = [&] {
       return static_cast<float>(static_cast<int32_t>(draw_bits())) * 0x1p-32f;
     };
-    std::vector<float> weight(in_features * bias_.size());
+    const int64_t full = layout.panels > 1 ? layout.columns : 0;  // columns of the first panel
+    const int64_t drawn = full + layout.last_columns;
+    std::vector<float> weight(in_features * static_cast<size_t>(drawn));
+    std::vector<float> bias(static_cast<size_t>(drawn));
     std::vector<float> x(in_features * static_cast<size_t>(rows));
     // The second half of the features repeats the weights of the first, with inputs of opposite
     // sign. One more feature cancels the bias.
     const size_t half = (in_features - 1) / 2;
-    for (size_t n = 0; n < bias_.size(); ++n) {
+    for (size_t n = 0; n < bias.size(); ++n) {
       float* row = weight.data() + n * in_features;
       for (size_t k = 0; k < half; ++k) row[k] = row[half + k] = draw();
-      bias_[n] =
+      bias[n] =
           static_cast<float>(draw_bits() >> 24) / 256.0f;  // a number that bfloat16 holds exactly
-      row[2 * half] = shape.bias ? -bias_[n] : 0;
+      row[2 * half] = shape.bias ? -bias[n] : 0;
     }
     for (size_t i = 0; i < x.size(); i += in_features) {
       for (size_t k = 0; k < half; ++k) {
@@ -120,8 +165,19 @@ class Probe {
       }
       x[i + 2 * half] = 1;
     }
+    const PackedLayout of_drawn(shape.in_features, drawn, shape.dtype);
+    std::vector<std::byte> panels(of_drawn.bytes);
+    for (int64_t panel = 0; panel < of_drawn.panels; ++panel) {
+      pack_panel(of_drawn, weight.data(), DType::kFloat32, panel, panels.data());
+    }
     for (int64_t panel = 0; panel < layout.panels; ++panel) {
-      pack_panel(layout, weight.data(), DType::kFloat32, panel, packed_.data());
+      const bool last = panel + 1 == layout.panels;
+      std::copy_n(bias.data() + (last ? full : 0), last ? layout.last_columns : full,
+                  bias_.data() + panel * layout.columns);
+      const size_t first_bytes = full > 0 ? layout.panel_bytes : 0;
+      std::memcpy(packed_.data() + static_cast<size_t>(panel) * layout.panel_bytes,
+                  panels.data() + (last ? first_bytes : 0),
+                  last ? of_drawn.bytes - first_bytes : first_bytes);
     }
     const memory::dims dims = {rows, shape.in_features};
     memory from({dims, memory::data_type::f32, memory::format_tag::ab}, engine(), x.data());
@@ -189,7 +245,8 @@ class Probe {
 
 class OneDnnGemm final : public Gemm {
  public:
-  OneDnnGemm(const DenseShape& shape, GemmWorkers& workers)
+  // `at_once`: whether there are to be kernels for all panels at once.
+  OneDnnGemm(const DenseShape& shape, GemmWorkers& workers, bool at_once)
       : shape_(shape),
         layout_(shape.in_features, shape.out_features, shape.dtype),
         workers_(workers) {
@@ -198,13 +255,12 @@ class OneDnnGemm final : public Gemm {
           make(kRowCounts[i], layout_.last_columns, layout_.last, last_panel_[i]) &&
           (layout_.panels == 1 || make(kRowCounts[i], layout_.columns, layout_.full, panel_[i]));
     }
-    for (int64_t blocks = blocks_at_once(shape.dtype); blocks > 0; blocks /= 2) {
-      const auto all = describe(shape, blocks * kBlockRows, shape.out_features);
-      if (all && all.weights_desc().get_size() == layout_.bytes) {
-        all_panels_.push_back({blocks * kBlockRows, Kernel(all, workers)});
-      }
+    if (layout_.panels > kProbedPanels) {
+      keep_what_agrees_in_narrower();
+    } else {
+      keep_what_agrees();
     }
-    keep_what_agrees();
+    if (at_once) make_all_panels();
   }
 
   int64_t readable_rows(int64_t rows) const override {
@@ -328,10 +384,9 @@ class OneDnnGemm final : public Gemm {
   }
 
   // Runs every kernel on the same rows in two orders. A row must give the same result wherever it
-  // stands. Smaller blocks, kernels for all panels and the kernel for stripes are dropped unless
-  // they agree with the panels of a full block.
+  // stands. Smaller blocks and the kernel for stripes are dropped unless they agree with the panels
+  // of a full block.
   void keep_what_agrees() {
-    std::vector<AllPanels> candidates = std::exchange(all_panels_, {});
     Probe probe(shape_, layout_, workers_);
     if (usable_[0]) probe.set_reference(*this);
     const auto agrees = [&](int64_t rows) { return probe.agrees(*this, rows); };
@@ -343,10 +398,6 @@ class OneDnnGemm final : public Gemm {
     for (size_t i = 1; i < kRowCounts.size(); ++i) {
       usable_[i] = usable_[i] && agrees(kRowCounts[i]);
     }
-    for (AllPanels& candidate : candidates) {
-      all_panels_.push_back(std::move(candidate));
-      if (!agrees(all_panels_.back().rows)) all_panels_.pop_back();
-    }
     if (shape_.activation != Activation::kNone || !is_in_stripes(layout_, shape_.dtype)) return;
     multiply_stripe_ = kernels_here().multiply_stripe[index_of(shape_.out_dtype)];
     if (multiply_stripe_ == nullptr) return;
@@ -357,6 +408,34 @@ class OneDnnGemm final : public Gemm {
       if (rows > kSkinnyRows) return;
     }
     multiply_stripe_ = nullptr;
+  }
+
+  // Does so in a layer with fewer panels, whose kernels are those of this one.
+  void keep_what_agrees_in_narrower() {
+    DenseShape narrower = shape_;
+    narrower.out_features = (kProbedPanels - 1) * layout_.columns + layout_.last_columns;
+    const OneDnnGemm probed(narrower, workers_, false);
+    usable_ = probed.usable_;
+    multiply_stripe_ = probed.multiply_stripe_;
+    chunk_ = probed.chunk_;
+  }
+
+  // Makes the kernels for all panels that agree with panels.
+  void make_all_panels() {
+    std::vector<AllPanels> candidates;
+    for (int64_t blocks = blocks_at_once(shape_.dtype); blocks > 0; blocks /= 2) {
+      const auto all = describe(shape_, blocks * kBlockRows, shape_.out_features);
+      if (all && all.weights_desc().get_size() == layout_.bytes) {
+        candidates.push_back({blocks * kBlockRows, Kernel(all, workers_)});
+      }
+    }
+    if (candidates.empty()) return;
+    Probe probe(shape_, layout_, workers_);
+    probe.set_reference(*this);
+    for (AllPanels& candidate : candidates) {
+      all_panels_.push_back(std::move(candidate));
+      if (!probe.agrees(*this, all_panels_.back().rows)) all_panels_.pop_back();
+    }
   }
 
   const DenseShape shape_;
@@ -376,7 +455,8 @@ class OneDnnEngine final : public GemmEngine {
   std::unique_ptr<Gemm> make(const DenseShape& shape) override {
     if (shape.dtype == DType::kInt8 && has_own_int8()) return make_panel_gemm(shape);
     if (shape.dtype == DType::kInt8) return make_onednn_int8_gemm(shape, workers_);
-    return std::make_unique<OneDnnGemm>(shape, workers_);
+    const bool at_once = !shape.skinny || shape.out_features <= kWidestAtOnce;
+    return std::make_unique<OneDnnGemm>(shape, workers_, at_once);
   }
 
  private:

@@ -39,6 +39,7 @@ std::shared_ptr<const ModelWeights> load_weights(const Spec& spec, const Precisi
   auto weights = std::make_shared<ModelWeights>();
   weights->plan = plan;
   weights->memory = backend.device->allocate(plan.bytes);
+  backend.device->populate(*weights->memory, plan.bytes);
   Arena arena(weights->memory->data(), plan);
   const TensorReader reader(source);
   build(spec, LayerPacker(spec.stack().norm, precision, backend, arena, &reader), *weights);

@@ -266,5 +266,30 @@ TEST(cpu_weights_of_16_bits_are_rounded_once) {
   }
 }
 
+TEST(cpu_rows_packed_apart_are_the_packed_weight) {
+  const auto ops = make(1);
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
+    const LinearFormat format = ops.packer->format(dtype);
+    const int64_t apart = ops.packer->features_apart(format);
+    for (const auto& [in, out] :
+         {std::pair<int64_t, int64_t>{576, 960}, {600, 454}, {7, 70}, {33, 1}}) {
+      std::vector<float> weight(static_cast<size_t>(in * out));
+      std::mt19937 generator(static_cast<unsigned>(in));
+      for (float& value : weight) value = std::normal_distribution<float>()(generator);
+      std::vector<std::byte> whole(ops.packer->bytes(in, out, format));
+      std::vector<std::byte> parts(whole.size());
+      ops.packer->pack(weight.data(), in, out, format, whole.data());
+      for (const int64_t step : {apart, 2 * apart}) {
+        std::fill(parts.begin(), parts.end(), std::byte{0});
+        for (int64_t first = 0; first < out; first += step) {
+          ops.packer->pack_rows(weight.data() + first * in, first, std::min(step, out - first), in,
+                                format, parts.data());
+        }
+        CHECK(parts == whole);
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace packhorse::cpu_test

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import struct
 import weakref
 import zlib
 from collections import Counter
@@ -52,6 +53,50 @@ def digest(values: Any) -> str:
 @pytest.fixture(scope="module")
 def types() -> GgufFile:
     return read_gguf(FOLDER / "types.gguf")
+
+
+def header_of(texts: list[bytes]) -> bytes:
+    """A file without tensors, whose metadata are an array of texts and a number."""
+
+    def text(value: bytes) -> bytes:
+        return struct.pack("<Q", len(value)) + value
+
+    array = struct.pack("<IIQ", 9, 8, len(texts)) + b"".join(map(text, texts))
+    number = struct.pack("<II", 4, 7)
+    return b"GGUF" + struct.pack("<IQQ", 3, 0, 2) + text(b"a") + array + text(b"b") + number
+
+
+@pytest.mark.parametrize(
+    ("texts", "at_once"),
+    [
+        ([], False),
+        (["a"], True),
+        (["", "b", "", "c"], True),
+        (["a", "", ""], False),
+        (["Ġthe", "é" * 100, "日本", "\U0001f40e"] * 50, True),
+        (["a" * 255, "b" * 256, "c" * 257, "d" * 65_535], True),
+        (["a" * 65_536, "b"], False),
+        (["a", "\0", "b"], False),
+        (["a", "b\1\0\0\0\0\0\0\0c", "d"], False),
+    ],
+)
+def test_texts_of_an_array(
+    texts: list[str], at_once: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[Any] = []
+    short = gguf_file._Reader._short_texts
+    monkeypatch.setattr(
+        gguf_file._Reader, "_short_texts", lambda *all: found.append(short(*all)) or found[-1]
+    )
+    (tmp_path / "texts.gguf").write_bytes(header_of([text.encode() for text in texts]))
+    assert read_gguf(tmp_path / "texts.gguf").metadata == {"a": texts, "b": 7}
+    assert any(one is not None for one in found) == at_once
+
+
+def test_texts_that_are_not_utf_8(tmp_path: Path) -> None:
+    (tmp_path / "texts.gguf").write_bytes(header_of([b"a", b"b\xc3", b"\xa9"]))
+    with pytest.raises(CheckpointError, match=r"'a'\[1\]: not UTF-8"):
+        read_gguf(tmp_path / "texts.gguf")
 
 
 def test_values_of_every_type(types: GgufFile) -> None:

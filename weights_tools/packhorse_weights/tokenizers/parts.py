@@ -92,7 +92,10 @@ def template(single: Sequence[Place], pair: Sequence[Place], ids: Mapping[str, i
     }
 
 
-def bpe(vocab: Mapping[str, int], merges: Sequence[tuple[str, str]], **options: Any) -> Part:
+def bpe(
+    vocab: Mapping[str, int], merges: Sequence[str] | Sequence[tuple[str, str]], **options: Any
+) -> Part:
+    """`merges`: pairs of tokens, or texts of two tokens and one space between them."""
     return {
         "type": "BPE",
         "dropout": None,

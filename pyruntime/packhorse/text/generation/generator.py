@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import select
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -206,6 +205,8 @@ class TextStreaming(Iterator[str]):
 
     async def pieces(self) -> AsyncIterator[str]:
         """Yields the pieces for `async for`; the event loop runs meanwhile."""
+        import asyncio
+
         loop, news = asyncio.get_running_loop(), asyncio.Event()
         loop.add_reader(self._mailbox.fd, news.set)
         try:

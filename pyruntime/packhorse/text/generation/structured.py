@@ -5,7 +5,6 @@ The package llguidance says which tokens may come next; the engine chooses among
 
 from __future__ import annotations
 
-import ctypes
 import json
 import threading
 from collections.abc import Mapping, Sequence
@@ -34,6 +33,8 @@ class GrammarMask:
 
     def fill(self, words: memoryview) -> bool:
         if not self._matcher.is_stopped():  # when it is, no token may come any more
+            import ctypes
+
             address = ctypes.addressof(ctypes.c_char.from_buffer(words))
             self._matcher.unsafe_compute_mask_ptr(address, words.nbytes)
         self._check()

@@ -4,7 +4,7 @@ transformers makes the changes."""
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -14,6 +14,23 @@ if TYPE_CHECKING:
 
 _NO_TOKENS: dict[str, Any] = {"vocab": {}, "merges": []}
 _PLACES = ("id", "content")  # fields of an added token that are no flags
+
+
+class _Pairs(Sequence[tuple[str, str]]):
+    """The pairs of merges that are texts with a space between two tokens. Each is made when it is
+    asked for, and gone before the next one."""
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        self._tokens = " ".join(lines).split(" ") if lines else []
+
+    def __len__(self) -> int:
+        return len(self._tokens) // 2
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        return zip(self._tokens[::2], self._tokens[1::2], strict=True)
+
+    def __getitem__(self, at: Any) -> Any:
+        return list(self)[at]
 
 
 def make_tokenizer(
@@ -49,6 +66,8 @@ def _with_bpe(fields: Mapping[str, Any]) -> Tokenizer:
     added = fields["added_tokens"]
     model = {name: one for name, one in fields["model"].items() if one is not None}
     del model["type"]
+    if model["merges"] and isinstance(model["merges"][0], str):
+        model["merges"] = _Pairs(model["merges"])
     tokenizer = Tokenizer.from_str(
         json.dumps({**fields, "added_tokens": [], "model": {"type": "BPE", **_NO_TOKENS}})
     )

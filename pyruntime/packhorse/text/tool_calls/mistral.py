@@ -4,7 +4,6 @@ ones [TOOL_CALLS]name[ARGS]{...}."""
 from __future__ import annotations
 
 import re
-import secrets
 import string
 
 from packhorse.text.tool_calls.form import CallForm, Grammar
@@ -46,6 +45,8 @@ class MistralCalls(CallParser):
     @staticmethod
     def new_id() -> str:
         """Nine letters and digits: templates of this family refuse others."""
+        import secrets
+
         return "".join(secrets.choice(string.ascii_letters + string.digits) for _ in range(9))
 
     @staticmethod

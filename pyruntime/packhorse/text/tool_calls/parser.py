@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Sequence
 from typing import Any, ClassVar, NamedTuple
@@ -140,6 +139,8 @@ class CallParser(ABC):
 
     @staticmethod
     def new_id() -> str:
+        import secrets
+
         return f"call_{secrets.token_hex(12)}"
 
     def push(self, piece: str) -> list[Part]:

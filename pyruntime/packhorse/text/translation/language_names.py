@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -64,6 +63,8 @@ class LanguageNames:
             choices = choices or self._short.get(short, [])
         if len(choices) == 1:
             return choices[0]
+        from difflib import get_close_matches
+
         near = choices or get_close_matches(code, self.ids, 6, 0.3) or sorted(self.ids)[:6]
         known = f"{len(self.ids)} languages, such as {', '.join(near)}" if near else "no others"
         raise ValueError(

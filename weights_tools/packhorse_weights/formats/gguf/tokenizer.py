@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import repeat
+from operator import add
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -238,10 +240,21 @@ class _Vocabulary:
         return template(around(A, 0), [*around(A, 0), *around(B, 1)], names)
 
 
-def _merges(vocabulary: _Vocabulary) -> list[tuple[str, str]]:
+def _merges(vocabulary: _Vocabulary) -> list[str] | list[tuple[str, str]]:
     ids = vocabulary.ids
+    lines = dict.fromkeys(vocabulary.array("merges", None))
+    # Where each line is two tokens and the one space between them, built-in functions go through
+    # all lines at once, and these stay as they are: 100,000 pairs would have the garbage collector
+    # go through all objects of the process.
+    if lines and set(map(str.count, lines, repeat(" "))) == {1}:
+        tokens = " ".join(lines).split(" ")
+        ones, twos = tokens[::2], tokens[1::2]
+        known = ids.__contains__
+        usual = all(ones) and all(map(known, tokens)) and all(map(known, map(add, ones, twos)))
+        if usual:
+            return list(lines)
     merges: list[tuple[str, str]] = []
-    for line in dict.fromkeys(vocabulary.array("merges", None)):
+    for line in lines:
         # A space is no character of byte-level text, but a token may begin with one all the same.
         at = line.find(" ", 1)
         one, two = line[:at], line[at + 1 :]
