@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import http.client
 import json
+import platform
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -345,3 +348,24 @@ def test_the_end_waits_for_what_runs(minilm: Path, runs: Runs, expected: dict[st
         check(second.result(SECONDS), expected, TEXTS[1])
     with pytest.raises(ConnectionRefusedError):
         client.get("/health")
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the allocator is that of glibc")
+def test_freed_memory_stays_until_it_is_given_back() -> None:
+    """Pages of a request are there for the next one, by the system's count of those it makes."""
+    script = (
+        "import resource\n"
+        "from packhorse.serve.models.memory import give_back, keep_freed, share_arenas\n"
+        "def pages():\n"
+        "    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt\n"
+        "    bytearray(8 << 20)\n"
+        "    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before\n"
+        "share_arenas()\n"
+        "keep_freed()\n"
+        "found = [pages(), pages(), give_back(), pages()]\n"
+        "print(*found)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, check=True)
+    first, second, _, last = done.stdout.split()
+    assert min(int(first), int(last)) > 1000
+    assert int(second) < 100
