@@ -15,10 +15,13 @@ Four rates are measured, one after the other:
 The server cannot be faster than the slowest of the first three; the last line says which it is, how
 near the server comes, and what was used up meanwhile: the GPU (busy for 80 % of the time by
 `nvidia-smi`), the cores (90 %, by the server, by clients, which take cores that it has, or by other
-programs), or the event loop's thread. A table says on what the server spends the processor time of
-an image: its parts are measured one by one on one thread, the encoder's part in full batches, and
-HTTP is what is left of the server's time. On a CPU all share the cores: the tiny encoder, which
-takes next to no time, shows what the host's own work costs.
+programs), or the event loop's thread. Where nothing is, something waits, and the times of a
+request, as its answer says them, tell where: a thread that reads an image for much longer than its
+processor time waits for locks, and what is left of the whole is waiting for such a thread. A table
+says on what the server spends the processor time of an image: its parts are measured one by one on
+one thread, the encoder's part in full batches, and HTTP is what is left of the server's time. Page
+faults are memory that was given back, and is made anew. On a CPU all share the cores: the tiny
+encoder, which takes next to no time, shows what the host's own work costs.
 """
 
 from __future__ import annotations
@@ -39,6 +42,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -67,6 +71,7 @@ SIZES = {
 _TICKS = os.sysconf("SC_CLK_TCK")
 _CLIENTS_OF_A_PROCESS = 8
 _CORES = len(os.sched_getaffinity(0))
+_STAGES = ("total", "tokenization", "queue", "inference")  # headers of answers, in milliseconds
 _MOST = 1 << 30  # bytes of a file, values of a body: no limit
 # Shares from which on something counts as used up.
 _GPU_FULL, _CORES_FULL, _LOOP_FULL = 0.8, 0.9, 0.9
@@ -116,6 +121,11 @@ def processor_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
+def page_faults(pid: int) -> int:
+    """Pages of memory that the system has made for a process."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[7])
+
+
 def core_seconds() -> tuple[float, float]:
     """(seconds that our cores have been busy with any process, all their seconds), since the
     system began."""
@@ -132,14 +142,16 @@ def core_seconds() -> tuple[float, float]:
 
 def send(port: int, first: int, clients: int, seconds: float, found: Any) -> None:
     """Sends images, of which number `first` is the first, from `clients` threads; puts how many
-    were answered, and the processor time that sending took."""
+    were answered, the processor time that sending took, and what answers say of times."""
     turns, end = itertools.count(first), time.monotonic() + seconds
     contents = bodies()
     answered: list[int] = []
+    said: list[Counter[str]] = []
 
     def client() -> None:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         count = 0
+        times: Counter[str] = Counter()
         while time.monotonic() < end:
             body = contents[next(turns) % len(contents)]
             connection.request("POST", "/v1/embeddings", body, {"content-type": "application/json"})
@@ -147,7 +159,10 @@ def send(port: int, first: int, clients: int, seconds: float, found: Any) -> Non
             text = response.read()
             assert response.status == 200, text
             count += 1
+            for stage in _STAGES:
+                times[stage] += int(response.headers.get(f"x-{stage}-time", 0))
         answered.append(count)
+        said.append(times)
 
     before = time.process_time()
     threads = [threading.Thread(target=client) for _ in range(clients)]
@@ -155,11 +170,12 @@ def send(port: int, first: int, clients: int, seconds: float, found: Any) -> Non
         thread.start()
     for thread in threads:
         thread.join()
-    found.put((sum(answered), time.process_time() - before))
+    found.put((sum(answered), time.process_time() - before, sum(said, Counter())))
 
 
-def send_all(port: int, clients: int, seconds: float) -> tuple[int, float]:
-    """(images answered, processor seconds of the clients), of as many processes as are needed."""
+def send_all(port: int, clients: int, seconds: float) -> tuple[int, float, Counter[str]]:
+    """(images answered, processor seconds of the clients, milliseconds of all requests by stages),
+    of as many processes as are needed."""
     context = multiprocessing.get_context("fork")
     found: Any = context.Queue()
     bodies()  # made here, so that the processes, which are forked, have them
@@ -174,7 +190,8 @@ def send_all(port: int, clients: int, seconds: float) -> tuple[int, float]:
     answers = [found.get() for _ in senders]
     for sender in senders:
         sender.join()
-    return sum(count for count, _ in answers), sum(spent for _, spent in answers)
+    counts, spent, said = zip(*answers, strict=True)
+    return sum(counts), sum(spent), sum(said, Counter())
 
 
 def wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
@@ -204,7 +221,7 @@ def host_rate(folder: Path, seconds: float) -> tuple[float, dict[str, float]]:
         seconds / 2,
         {
             "JSON": lambda: [read_long_json(body, _MOST) for body in encoded],
-            "base64": lambda: [(url, url.size(url.file(_MOST), _MOST)) for url in urls],
+            "base64": lambda: [url.opened(url.file(_MOST), _MOST) for url in urls],
             "decoding": lambda: [decode(data) for data in batch],
             "resizing": lambda: [processor.patches([image], patch) for image in images],
         },
@@ -250,7 +267,7 @@ def network_rate(clients: int, seconds: float) -> float:
     try:
         send_all(port, clients, 0.5)  # is not counted
         start = time.monotonic()
-        count, _ = send_all(port, clients, seconds)
+        count, *_ = send_all(port, clients, seconds)
         rate = count / (time.monotonic() - start)
     finally:
         process.terminate()
@@ -310,11 +327,13 @@ def serving(
         wait_for(port, process)
         send_all(port, options.clients, 2.0)  # is not counted
         before, start = processor_seconds(process.pid), time.monotonic()
+        faults = page_faults(process.pid)
         loop, cores = thread_times(process.pid)["event loop"], core_seconds()
         with watched(options.device) as busy:
-            count, sending = send_all(port, options.clients, options.seconds)
+            count, sending, times = send_all(port, options.clients, options.seconds)
         passed = time.monotonic() - start
         used = processor_seconds(process.pid) - before
+        faults = page_faults(process.pid) - faults
         loop = (thread_times(process.pid)["event loop"] - loop) / passed
         taken, there = (now - then for now, then in zip(core_seconds(), cores, strict=True))
     finally:
@@ -329,6 +348,11 @@ def serving(
     gpu = statistics.mean(busy) / 100 if busy else None
     if gpu is not None:
         print(f"the GPU was busy {gpu:.0%} of the time")
+    total, reading, queued, running = (times[stage] / count for stage in _STAGES)
+    print(
+        f"time of a request: {total:.0f} ms, of which {reading:.0f} on a thread that reads, "
+        f"{queued:.0f} in the queue, {running:.0f} in a batch; {faults / count:.0f} page faults"
+    )
     print_uses(uses, used / count * 1e3)
     name = min(limits, key=limits.__getitem__)
     full = {

@@ -12,6 +12,8 @@ from packhorse.device import ForeignArray, dtype_of, is_device_array, shape_of
 from packhorse.packing import Int32Array, as_int32
 
 FloatMatrix = npt.NDArray[np.float32]
+_FEW = 16  # images, for which each step of NumPy takes longer than all of Python's
+_MOST = np.iinfo(np.int32).max
 DTYPES = ("float32", "float16", "bfloat16")  # those of patches on a device
 
 if TYPE_CHECKING:  # only type checkers need the default, which typing has since Python 3.13
@@ -97,6 +99,13 @@ class PackedPatches(Generic[FeatureArray]):
     def offsets(self, prefix: int) -> Int32Array:
         """int32[B + 1]: beginnings of images in a model that puts `prefix` rows before the patches
         of an image, unless it has none."""
+        if len(self.grids) <= _FEW:
+            end, few = 0, [0]
+            for rows, columns in self.grids.tolist():
+                end += rows * columns + prefix if rows * columns > 0 else 0
+                few.append(end)
+            if end <= _MOST:
+                return np.array(few, np.int32)
         patches = self.grids.astype(np.int64).prod(axis=1)
         ends = np.cumsum(np.where(patches > 0, patches + prefix, 0))
         return as_int32("grids", np.concatenate([[0], ends]))
@@ -106,6 +115,8 @@ class PackedPatches(Generic[FeatureArray]):
         first, last, step = images.indices(self.num_images)
         if step != 1:
             raise ValueError(f"images are taken in order, not in steps of {step}")
+        if (first, last) == (0, self.num_images):
+            return self
         offsets = self.offsets(0)
         rows = slice(int(offsets[first]), int(offsets[last]))
         features: Any = self.features

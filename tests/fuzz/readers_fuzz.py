@@ -39,7 +39,7 @@ with instrumented:
     import packhorse.image
     import packhorse_weights
     from packhorse.image import ImageProcessor, ImageSettings, decode
-    from packhorse.image.decoding import image_size
+    from packhorse.image.decoding import open_image
     from packhorse.image.prompts import TilePrompts, WholePrompts
     from packhorse.image.tiles import TileSettings
     from packhorse_weights import CheckpointError, inspect_checkpoint
@@ -102,7 +102,7 @@ def _image(data: bytes) -> None:
     with contextlib.suppress(ValueError):
         assert processor(data).shape == (1, 3, 9, 8)
         sides = decode(data, max_pixels=1 << 16).size
-        assert sorted(image_size(data)) == sorted(sides)
+        assert sorted(open_image(data).size) == sorted(sides)
 
 
 def _image_field(data: bytes) -> None:

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -80,9 +81,13 @@ inline bool decode(std::string_view text, uint8_t* out) {
 /// True if a text of JSON with these characters has exactly these: none is an escape, a control
 /// character or one beyond ASCII.
 inline bool is_plain(std::string_view text) {
-  bool plain = true;
-  for (const char one : text) plain &= one >= ' ' && one < 0x7f && one != '\\';
-  return plain;
+  uint8_t wrong = 0;  // as wide as what is read, so that a vector takes as many of both
+  for (const char one : text) {
+    const auto byte = static_cast<uint8_t>(one);
+    wrong |= static_cast<uint8_t>(byte < ' ') | static_cast<uint8_t>(byte >= 0x7f) |
+             static_cast<uint8_t>(byte == '\\');
+  }
+  return wrong == 0;
 }
 
 /// The plain texts of at least `least` characters in JSON, each as {begin, end} between its
@@ -110,8 +115,11 @@ inline std::vector<std::pair<size_t, size_t>> long_texts(std::string_view json, 
 /// Counts FF DA, which begins each scan of a JPEG file: a decoder reads the whole image for each.
 inline int64_t count_scans(std::span<const uint8_t> file) {
   int64_t count = 0;
-  for (size_t i = 1; i < file.size(); ++i) {
-    count += static_cast<int64_t>(file[i - 1] == 0xff && file[i] == 0xda);
+  const uint8_t* const end = file.data() + file.size();
+  for (const uint8_t* at = file.data(); end - at > 1; ++at) {
+    at = static_cast<const uint8_t*>(std::memchr(at, 0xff, static_cast<size_t>(end - at - 1)));
+    if (at == nullptr) break;
+    count += static_cast<int64_t>(at[1] == 0xda);
   }
   return count;
 }

@@ -15,12 +15,12 @@ namespace packhorse {
 
 /// Arrow's struct ArrowArray.
 struct ArrowArray {
-  int64_t length, null_count, offset, n_buffers, n_children;
-  const void** buffers;
-  ArrowArray** children;
-  ArrowArray* dictionary;
-  void (*release)(ArrowArray*);
-  void* private_data;
+  int64_t length = 0, null_count = 0, offset = 0, n_buffers = 0, n_children = 0;
+  const void** buffers = nullptr;
+  ArrowArray** children = nullptr;
+  ArrowArray* dictionary = nullptr;
+  void (*release)(ArrowArray*) = nullptr;
+  void* private_data = nullptr;
 };
 
 /// The bytes of `pixels` pixels that a capsule named "arrow_array" holds, as Pillow exports them:

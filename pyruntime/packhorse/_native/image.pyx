@@ -75,6 +75,10 @@ cdef extern from "packhorse/_native/file_bytes.h" namespace "packhorse" nogil:
     vector[pair[size_t, size_t]] c_long_texts "packhorse::long_texts"(string_view, size_t)
 
 
+cdef extern from "packhorse/_native/lent_pixels.h" namespace "packhorse":
+    tuple c_lend_pixels "packhorse::lend_pixels"(object, int64_t) except +
+
+
 cdef extern from "packhorse/_native/image.h" namespace "packhorse":
     void add_rows(Pixels&, object, int64_t) except +
     Filter parse_filter(string) except +
@@ -137,6 +141,12 @@ def make_features(list plans not None, values not None, tuple patch not None,
     cdef Rule rule = parse_rule(backend.encode())
     with nogil:
         c_make_features(all_plans, numbers, layout, filter, rule, threads)
+
+
+def lend_pixels(memory not None, int64_t pixels):
+    """Capsules ("arrow_schema", "arrow_array") of `pixels` numbers of 32 bits, by which Pillow
+    reads and writes a uint8 array of four bytes for each."""
+    return c_lend_pixels(memory, pixels)
 
 
 def decode_base64(str text not None, Py_ssize_t begin):

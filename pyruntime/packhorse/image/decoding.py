@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import io
 import os
-from typing import TYPE_CHECKING, Any, Union, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Union, cast
 
 import numpy as np
 import numpy.typing as npt
+
+from packhorse._native import image as native
 
 if TYPE_CHECKING:
     from PIL.Image import Image as PillowImage
@@ -38,6 +40,18 @@ _TURNS = {
 }
 # Other readers of Pillow are never reached by bytes from outside.
 _FORMATS = ("JPEG", "PNG", "WEBP")
+
+
+class OpenedImage(NamedTuple):
+    """Bytes of a file whose header was read, for `decode`, once. what: names them in messages."""
+
+    image: PillowImage
+    what: str
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(width, height), before it is turned upright."""
+        return self.image.width, self.image.height
 
 
 class TooManyPixelsError(ValueError):
@@ -77,16 +91,14 @@ def decode(image: ImageSource, max_pixels: int = MAX_PIXELS) -> Pixels | PillowI
         return _of_array(image, max_pixels)
     if isinstance(image, str | os.PathLike):
         with open(image, "rb") as file:  # noqa: PTH123  (bytes paths work, too)
-            return _of_file(file, f"the file {os.fspath(image)!r}", max_pixels)
+            what = f"the file {os.fspath(image)!r}"
+            return _guarded(_opened(file, what), what, max_pixels, ours=True)
     if isinstance(image, bytes | bytearray | memoryview):
-        size = memoryview(image).nbytes
-        opened: Any = _opened(io.BytesIO(image), f"an image of {size} bytes")
-        # Bytes that are in memory go to the decoder at once, instead of in pieces, before each of
-        # which it would wait for the interpreter lock.
-        opened.decodermaxblock = max(size, 1)
-        return _guarded(opened, f"an image of {size} bytes", max_pixels)
+        return _of_opened(open_image(image), max_pixels)
+    if isinstance(image, OpenedImage):
+        return _of_opened(image, max_pixels)
     if isinstance(image, pillow().Image):
-        return _guarded(image, "the image", max_pixels)
+        return _guarded(image, "the image", max_pixels, ours=False)
     raise TypeError(
         f"an image is a {type(image).__name__}, expected a path, bytes, a NumPy array or an image "
         "of Pillow"
@@ -118,14 +130,15 @@ def _upper_bytes(array: npt.NDArray[Any]) -> Pixels:
     return (array >> 8).astype(np.uint8)
 
 
-def image_size(content: bytes) -> tuple[int, int]:
-    """(width, height) of the bytes of a file, by its first bytes alone. Raises as `decode`."""
-    image = _opened(io.BytesIO(content), f"an image of {len(content)} bytes")
-    return image.width, image.height
-
-
-def _of_file(file: Any, what: str, max_pixels: int) -> PillowImage:
-    return _guarded(_opened(file, what), what, max_pixels)
+def open_image(content: bytes | bytearray | memoryview) -> OpenedImage:
+    """Reads the header of the bytes of a file. Raises as `decode`."""
+    size = memoryview(content).nbytes
+    what = f"an image of {size} bytes"
+    opened: Any = _opened(io.BytesIO(content), what)
+    # Bytes that are in memory go to the decoder at once, instead of in pieces, before each of which
+    # it would wait for the interpreter lock.
+    opened.decodermaxblock = max(size, 1)
+    return OpenedImage(opened, what)
 
 
 def _opened(file: Any, what: str) -> PillowImage:
@@ -141,8 +154,22 @@ def _opened(file: Any, what: str) -> PillowImage:
         raise ValueError(f"{what} is no JPEG, PNG or WebP image that can be read") from error
 
 
-def _guarded(image: PillowImage, what: str, max_pixels: int) -> PillowImage:
-    """The image as RGB and upright, after its size was checked."""
+def _of_opened(opened: OpenedImage, max_pixels: int) -> PillowImage:
+    return _guarded(opened.image, opened.what, max_pixels, ours=True)
+
+
+def _lend_memory(image: PillowImage) -> None:
+    """Has a file of colours decoded into an array of NumPy, which is cleared without the
+    interpreter lock and, where it is large, has large pages: Pillow clears and frees memory of its
+    own with the lock."""
+    if image.mode == "RGB" and getattr(image, "tile", None):
+        memory = np.zeros((image.height, image.width, 4), np.uint8)
+        lent = native.lend_pixels(memory, image.height * image.width)
+        image.im = pillow().core.new_arrow(image.mode, image.size, *lent)
+
+
+def _guarded(image: PillowImage, what: str, max_pixels: int, *, ours: bool) -> PillowImage:
+    """The image as RGB and upright, after its size was checked. ours: nobody else has it."""
     if image.width * image.height > max_pixels:
         raise _too_large(what, image.width, image.height, max_pixels)
     if image.width == 0 or image.height == 0:
@@ -152,6 +179,8 @@ def _guarded(image: PillowImage, what: str, max_pixels: int) -> PillowImage:
             f"{what} has numbers of 32 bits (mode {image.mode}), expected 8 or 16 bits a channel"
         )
     try:
+        if ours:
+            _lend_memory(image)
         image.load()  # before what follows, which would hide that it fails
         turn = _turn(image)
         if turn is not None:

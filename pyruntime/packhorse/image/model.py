@@ -156,10 +156,12 @@ class ImageModel:
             )
         size = int(self.session.config["image"]["patch_size"])
         made = self.processor.patches(_as_list(images), size)
-        small = np.flatnonzero(np.asarray(made.grids).reshape(-1, 2).min(1, initial=1) == 0)
-        if small.size:
-            error = ValueError(f"an image becomes smaller than a patch of {size} x {size} pixels")
-            raise error if len(made.grids) == 1 else named(error, f"image {small[0]}")
+        for number, grid in enumerate(np.asarray(made.grids).reshape(-1, 2).tolist()):
+            if min(grid) == 0:
+                error = ValueError(
+                    f"an image becomes smaller than a patch of {size} x {size} pixels"
+                )
+                raise error if len(made.grids) == 1 else named(error, f"image {number}")
         return PackedPatches(made.features, made.grids)
 
     def _run(

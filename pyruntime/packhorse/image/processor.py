@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -124,10 +125,10 @@ class ImageProcessor:
         grids = [array.shape[:2] for array in made]
         columns = 3 * patch[0] * patch[1]
         rows = [array.reshape(-1, columns) for array in made]
-        counts = [0, *(len(array) for array in rows)]
+        ends = accumulate(map(len, rows), initial=0)
         return Patches(
             _together(rows, columns),
-            np.cumsum(counts, dtype=np.int32),
+            np.array(list(ends), np.int32),
             np.array(grids, np.int32).reshape(-1, 2),
         )
 

@@ -25,7 +25,7 @@ from packhorse.serve.http.connections import Connections
 from packhorse.serve.http.service import Service
 from packhorse.serve.http.sites import is_loopback
 from packhorse.serve.http.tls import TlsSocket, server_context
-from packhorse.serve.models.memory import keep_images_whole, share_arenas
+from packhorse.serve.models.memory import keep_freed, keep_images_whole, share_arenas
 from packhorse.serve.observability.logs import log, to_stderr
 from packhorse.serve.settings import Settings
 
@@ -168,6 +168,7 @@ def run(settings: Settings) -> None:
 def _run(settings: Settings) -> None:
     sys.setswitchinterval(_SWITCH_S)
     share_arenas()
+    keep_freed()
     keep_images_whole()
     # The threads of the package tokenizers cost a text more than they save; ours tokenize at once.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

@@ -284,8 +284,8 @@ class Settings:
     )
     tokenization_workers: int | None = setting(
         None,
-        "Threads that tokenize, and as many that decode images; by default one for each core, of "
-        "those that tokenize up to 4.",
+        "Threads that tokenize, and as many that decode images; by default one for each core and a "
+        "quarter more, of those that tokenize up to 4.",
         _OPERATION,
     )
 
@@ -307,8 +307,9 @@ class Settings:
 
     @property
     def decoding_threads(self) -> int:
-        """Threads that decode images of each model: an image takes many times what a text does."""
-        return self.tokenization_workers or cores()
+        """Threads that decode images of each model: an image takes many times what a text does.
+        There are some more than cores, for those that wait for the interpreter lock."""
+        return self.tokenization_workers or cores() + cores() // 4
 
     @classmethod
     def load(

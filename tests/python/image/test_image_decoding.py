@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import base64
 import io
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from packhorse._native import image as native
 from packhorse.image import decode
 from packhorse.image.file_bytes import count_scans, from_base64
 from PIL import Image
@@ -173,6 +175,7 @@ def test_base64_is_what_python_makes_of_it() -> None:
         assert from_base64("data:,ä"[:6] + text, 6) == data
         assert count_scans(data) == data.count(b"\xff\xda")
     assert count_scans(b"\xff\xda\xff\xff\xda\xda\xff") == 2
+    assert [count_scans(data) for data in (b"", b"\xff", b"\xda", b"\xff\xda")] == [0, 0, 0, 1]
 
 
 def test_what_is_no_base64() -> None:
@@ -197,3 +200,40 @@ def test_what_is_no_base64() -> None:
         "QUI="[::-1],
     ):
         assert from_base64(text) is None, text
+
+
+def test_pillow_uses_memory_that_is_lent() -> None:
+    """An image of Pillow reads and writes an array, which lives as long as the image."""
+    memory = np.arange(3 * 5 * 4, dtype=np.uint8).reshape(3, 5, 4)
+    held = sys.getrefcount(memory)
+    native.lend_pixels(memory, 15)  # nobody takes it
+    assert sys.getrefcount(memory) == held
+    core: Any = Image.core
+    made: Any = core.new_arrow("RGB", (5, 3), *native.lend_pixels(memory, 15))
+    assert sys.getrefcount(memory) == held + 1
+    assert made.getpixel((4, 2)) == (56, 57, 58)
+    made.putpixel((0, 1), (7, 8, 9))
+    assert memory[1, 0].tolist()[:3] == [7, 8, 9]
+    del made
+    assert sys.getrefcount(memory) == held
+    with pytest.raises(ValueError, match="an image has 60 bytes, expected 56"):
+        native.lend_pixels(memory, 14)
+
+
+def test_files_are_decoded_into_memory_that_is_lent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of colours alone, and never a file that somebody else has opened."""
+    lent: list[Any] = []
+    real = native.lend_pixels
+
+    def lend(memory: Any, pixels: int) -> Any:
+        lent.append(memory)
+        return real(memory, pixels)
+
+    monkeypatch.setattr(native, "lend_pixels", lend)
+    data = saved(RGB, "JPEG")
+    expected = np.asarray(Image.open(io.BytesIO(data)))
+    np.testing.assert_array_equal(pixels(data), expected)
+    np.testing.assert_array_equal(lent.pop()[..., :3], expected)
+    decode(saved(RGB.convert("L"), "JPEG"))
+    decode(Image.open(io.BytesIO(data)))
+    assert lent == []

@@ -200,6 +200,48 @@ def test_long_bodies_one_behind_the_other(served: tuple[Client, Any]) -> None:
     assert answer.count(b"HTTP/1.1 200") == 1
 
 
+def in_chunks(parts: list[bytes]) -> list[bytes]:
+    return [b"%x\r\n%b\r\n" % (len(part), part) for part in parts] + [b"0\r\n\r\n"]
+
+
+def test_bodies_that_come_in_parts(served: tuple[Client, Any]) -> None:
+    """A long body is that of its parts, whatever says how long it is, also where the client waits
+    to be asked for it; and nothing of it counts when it has been answered."""
+    client, server = served
+    body = json.dumps({"inputs": "a", "pad" * 9: "x" * 300_000}).encode()
+    parts = [body[:1], body[1:150_000], body[150_000:-2], body[-2:]]
+    length = b"content-length: %d\r\n" % len(body)
+    asked = b"expect: 100-continue\r\n"
+    cases: list[tuple[bytes, list[bytes]]] = [
+        (HEAD + length + b"\r\n", parts),
+        (HEAD + length + asked + b"\r\n", parts),
+        (CHUNKED, in_chunks(parts)),
+    ]
+    free = server.service.bodies._left
+    with connect(client) as connection:
+        for head, pieces in cases:
+            connection.sendall(head)
+            if asked in head:
+                assert connection.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
+            for piece in pieces[:-1]:
+                connection.sendall(piece)
+                time.sleep(0.01)  # so that it comes by itself
+            connection.sendall(pieces[-1])
+            answer = connection.recv(4096)
+            assert answer.startswith(b"HTTP/1.1 422 ")
+            assert b"pad" * 9 in answer  # the field is read as it was sent, and is not known
+    wait_until(lambda: server.service.bodies._left == free)
+
+
+def test_a_client_leaves_within_a_body(served: tuple[Client, Any]) -> None:
+    client, server = served
+    free = server.service.bodies._left
+    with connect(client, HEAD + b"content-length: 300000\r\n\r\n" + b" " * 200_000):
+        wait_until(lambda: server.service.bodies._left < free)
+    wait_until(lambda: server.service.bodies._left == free)
+    assert predicts(client)
+
+
 def test_what_comes_while_one_is_answered_is_left_to_the_client(
     model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

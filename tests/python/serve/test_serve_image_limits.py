@@ -202,15 +202,15 @@ def test_images_are_read_beside_the_event_loop(
 ) -> None:
     """Other requests are answered while a picture is being decoded."""
     threads, begun, go_on = [], threading.Event(), threading.Event()
-    real = image_inputs.image_size
+    real = image_inputs.open_image
 
-    def slow(file: bytes) -> tuple[int, int]:
+    def slow(file: bytes) -> Any:
         threads.append(threading.current_thread().name)
         begun.set()
         assert go_on.wait(30)
         return real(file)
 
-    monkeypatch.setattr(image_inputs, "image_size", slow)
+    monkeypatch.setattr(image_inputs, "open_image", slow)
     found: list[Any] = []
     asking = threading.Thread(target=lambda: found.append(ask(client, data_url(GOOD)).status))
     asking.start()

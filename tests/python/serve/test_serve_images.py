@@ -11,13 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 from checkpoints import GOLDEN
+from packhorse._native import image as native
 from packhorse.image import ImageModel
+from packhorse.serve.models import image_inputs
 from picture_models import data_url, picture, picture_model
 from serve_room import PACKAGES, Client, serving, settings_for
 from tiny_tokenizer import with_tokenizer
 
 for package in (*PACKAGES, "PIL"):
     pytest.importorskip(package)
+
+import PIL.Image  # noqa: E402
 
 FILES = [picture(0), picture(1, "JPEG"), picture(2, "WEBP", (9, 80))]
 KINDS = ("png", "jpeg", "webp")
@@ -198,6 +202,61 @@ def test_requests_share_batches(client: Client, clip: ImageModel) -> None:
     for thread in threads:
         thread.join()
     np.testing.assert_array_equal(np.array([found[i] for i in range(12)]), expected)
+
+
+def test_an_image_is_opened_once_and_resized_by_one_thread(
+    client: Client, clip: ImageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Loops over several threads take turns, by which images would wait for each other."""
+    opened: list[str] = []
+    threads: list[int] = []
+    real_open, real_make = PIL.Image.open, native.make_features
+
+    def open_image(*args: Any, **options: Any) -> Any:
+        opened.append(threading.current_thread().name)
+        return real_open(*args, **options)
+
+    def make_features(*args: Any) -> None:
+        threads.append(args[-1])
+        real_make(*args)
+
+    monkeypatch.setattr(PIL.Image, "open", open_image)
+    monkeypatch.setattr(native, "make_features", make_features)
+    found = rows_of(client.post("/v1/embeddings", {"model": "clip", "input": URLS[1:2]}))
+    assert len(opened) == 1
+    assert threads == [1]
+    np.testing.assert_array_equal(found, clip.embed(FILES[1:2]))
+
+
+def test_images_of_a_request_are_read_side_by_side(
+    folders: dict[str, Path], clip: ImageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By up to four threads; rows come in the order of the images, errors name theirs."""
+    real, four = image_inputs.open_image, threading.Barrier(4)
+    begun: list[str] = []
+    lock = threading.Lock()
+
+    def open_image(file: bytes) -> Any:
+        with lock:
+            begun.append(threading.current_thread().name)
+            wait = len(begun) <= 4
+        if wait:
+            four.wait(30)
+        return real(file)
+
+    monkeypatch.setattr(image_inputs, "open_image", open_image)
+    settings = settings_for(f"clip={folders['clip']}", tokenization_workers=5, max_client_images=8)
+    with serving(settings) as (client, _):
+        for count in (7, 2, 3):
+            urls = (URLS * 3)[:count]
+            found = rows_of(client.post("/v1/embeddings", {"model": "clip", "input": urls}))
+            np.testing.assert_allclose(found, clip.embed((FILES * 3)[:count]), rtol=1e-6)
+        assert len(set(begun[:4])) == 4
+        bad = [*URLS, "data:image/png;base64,AAAA"]
+        answer = client.post("/v1/embeddings", {"model": "clip", "input": bad})
+        assert answer.status == 400
+        assert "input[3]" in answer.json["error"]["message"]
+        assert client.post("/v1/embeddings", {"model": "clip", "input": URLS}).status == 200
 
 
 def test_what_is_told_about_models(client: Client, clip: ImageModel) -> None:

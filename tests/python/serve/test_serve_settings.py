@@ -259,10 +259,10 @@ def test_errors_of_loading_reach_who_runs_it(tmp_path: Path, minilm: Path) -> No
             serving(taken).__enter__()
 
 
-def test_images_have_a_thread_for_each_core(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_images_have_threads_for_all_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     """Texts have up to four: one takes a small part of the time of an image."""
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(16)))
     settings = Settings()
-    assert (settings.preparing_threads, settings.decoding_threads) == (4, 16)
+    assert (settings.preparing_threads, settings.decoding_threads) == (4, 20)
     settings = Settings(tokenization_workers=3)
     assert (settings.preparing_threads, settings.decoding_threads) == (3, 3)

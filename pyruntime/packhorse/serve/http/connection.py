@@ -15,6 +15,7 @@ from typing import Any
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from packhorse.serve.errors import ServeError
 from packhorse.serve.http.connections import Connections
 from packhorse.serve.http.exchange import HTTP_CONNECTION, SURPLUS, Headers
 from packhorse.serve.http.json_parts import to_json
@@ -26,7 +27,30 @@ _SLICE = 4096
 _MOST_HELD_BYTES = 65_536  # limit of requests that come while one is being answered
 _LEAST_TAKEN_BYTES = 1_048_576  # a client reads at least this much of an answer in each `write_s`
 _LINGER_S = 1.0  # for what a client still sends that has been refused
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _SURPLUS_S = 2.0  # for the request of a connection that is one too many
+
+
+class _Collected:
+    """Parts of the body of a cycle that have come. error: why no more are taken."""
+
+    __slots__ = ("_check", "_size", "cycle", "error", "parts")
+
+    def __init__(self, cycle: Any, check: Callable[[int], None]) -> None:
+        self.cycle = cycle
+        self._check = check
+        self._size = 0
+        self.parts: list[bytes] = []
+        self.error: ServeError | None = None
+
+    def add(self, part: bytes) -> None:
+        self._size += len(part)
+        try:
+            self._check(self._size)
+        except ServeError as error:
+            self.error = error
+        else:
+            self.parts.append(part)
 
 
 class HttpConnection:
@@ -59,6 +83,30 @@ class HttpConnection:
         cycle.message_event.clear()
         self._connection.flow.resume_reading()  # a large body has paused it
         return body
+
+    async def rest_of_body(self, check: Callable[[int], None]) -> bytes | None:
+        """The body of the request, when all of it has come; None: the client has gone away.
+
+        check  is told how many bytes have come, and raises ServeError where they are too many
+        """
+        cycle, connection = self._cycle, self._connection
+        if cycle.waiting_for_100_continue and not cycle.disconnected:
+            connection.transport.write(_CONTINUE)
+            cycle.waiting_for_100_continue = False
+        first, cycle.body = bytes(cycle.body), bytearray()
+        connection.collected = found = _Collected(cycle, check)
+        try:
+            found.add(first)
+            connection.flow.resume_reading()
+            while cycle.more_body and not cycle.disconnected and found.error is None:
+                cycle.message_event.clear()
+                await cycle.message_event.wait()
+        finally:
+            connection.collected = None
+        if found.error is not None:
+            raise found.error
+        cycle.message_event.clear()
+        return None if cycle.disconnected else b"".join(found.parts)
 
     def respond(self, status: int, headers: Headers, body: bytes) -> bool:
         """Sends a whole response by one write; `headers` are in lower case, and have the length of
@@ -113,6 +161,7 @@ class Connection(HttpToolsProtocol):
 
     transport: Any
     when_lost: Callable[[], object] | None = None
+    collected: _Collected | None = None  # takes the parts of the body, of which nobody is told
     _running: Any = None  # the cycle of the request that is being answered
     _socket: Any = None  # the transport below TLS, or `transport`
     _surplus = False
@@ -234,7 +283,13 @@ class Connection(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         self._unused_bytes = 0
         self._body_left -= len(body)
-        super().on_body(body)
+        found = self.collected
+        if found is None or found.cycle is not self.cycle or found.error is not None:
+            super().on_body(body)
+            return
+        found.add(body)
+        if found.error is not None:
+            found.cycle.message_event.set()
 
     def on_message_complete(self) -> None:
         self._unused_bytes = 0

@@ -143,35 +143,41 @@ class Exchange:
         announced = self.headers.get(b"content-length", b"0")
         if announced.isdigit() and int(announced) > limit:
             raise _too_large(int(announced), limit)
-        whole: bytes | None = None if self.wire is None else self.wire.body()
-        if whole is not None:
-            if len(whole) > limit:
-                raise _too_large(len(whole), limit)
-            self._keep(len(whole))
-            return whole
-        parts: list[bytes] = []
-        size = 0
-        while True:
-            message = await self._more()
-            if message["type"] == "http.disconnect":
-                raise ClientGoneError
-            part = message.get("body", b"")
-            size += len(part)
+
+        def check(size: int) -> None:
             if size > limit:
                 raise _too_large(size, limit)
             self._keep(size)
-            parts.append(part)
-            if not message.get("more_body", False):
-                return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    async def _more(self) -> Message:
-        """The next part of the body, within the time that the client has to send it."""
+        whole: bytes | None = None if self.wire is None else self.wire.body()
+        if whole is not None:
+            check(len(whole))
+            return whole
+        coming = self._parts(check) if self.wire is None else self.wire.rest_of_body(check)
         left = max(0.0, self._received_by - time.monotonic())
         try:
-            return await asyncio.wait_for(self.receive(), left)
+            whole = await asyncio.wait_for(coming, left)
         except asyncio.TimeoutError:
             self.service.metrics.refused("slow_request")
             raise ServeError("timeout", "the body did not come in time") from None
+        if whole is None:
+            raise ClientGoneError
+        return whole
+
+    async def _parts(self, check: Callable[[int], None]) -> bytes | None:
+        """The body as ASGI brings it, part by part; None: the client has gone away."""
+        parts: list[bytes] = []
+        size = 0
+        while True:
+            message = await self.receive()
+            if message["type"] == "http.disconnect":
+                return None
+            part = message.get("body", b"")
+            size += len(part)
+            check(size)
+            parts.append(part)
+            if not message.get("more_body", False):
+                return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _keep(self, size: int) -> None:
         """Counts so much of the body, until `release`. Raises ServeError where all bodies together

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple, NoReturn
 
-from packhorse.image.decoding import TooManyPixelsError, image_size
+from packhorse.image.decoding import OpenedImage, TooManyPixelsError, open_image
 from packhorse.image.file_bytes import count_scans, from_base64
 from packhorse.serve.errors import ServeError
 
@@ -65,15 +65,16 @@ class ImageInput(NamedTuple):
     def wrong(self, what: str) -> NoReturn:
         raise ServeError("validation", f"{self.name}{what}", parameter=self.name)
 
-    def size(self, file: bytes, most: int) -> tuple[int, int]:
-        """(height, width) of a file, by its header. Raises ServeError for more pixels than `most`,
-        for a file that takes long to decode, and for what is no image."""
+    def opened(self, file: bytes, most: int) -> OpenedImage:
+        """A file whose header was read. Raises ServeError for more pixels than `most`, for a file
+        that takes long to decode, and for what is no image."""
         try:
-            width, height = image_size(file)
+            found = open_image(file)
         except TooManyPixelsError as error:
             raise ServeError("too_large", f"{self.name}: {error}", parameter=self.name) from None
         except ValueError as error:
             self.wrong(f": {error}")
+        width, height = found.size
         if width * height > most:
             raise ServeError(
                 "too_large",
@@ -83,7 +84,7 @@ class ImageInput(NamedTuple):
         scans = count_scans(file)
         if width * height * scans > _MOST_SCANNED:
             self.wrong(f" has {width} x {height} pixels in {scans} scans, which takes too long")
-        return height, width
+        return found
 
 
 class PixelBudget:

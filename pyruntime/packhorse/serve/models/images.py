@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import numpy as np
 
@@ -18,8 +20,9 @@ from packhorse.serve.models.image_inputs import ImageInput, PixelBudget
 from packhorse.serve.models.image_parts import ImagePartRunner, ImageRequest
 from packhorse.serve.models.model import ServedModel
 from packhorse.serve.models.queue import TokenQueue
-from packhorse.serve.models.served import Served
-from packhorse.serve.models.tokenizing import TokenizerPool
+from packhorse.serve.models.queued_request import QueuedRequest
+from packhorse.serve.models.served import AnyTask, Served
+from packhorse.serve.models.tokenizing import TokenizerPool, TokenizingTask
 from packhorse.serve.observability.metrics import Metrics
 from packhorse.serve.settings import ModelSettings, Settings
 from packhorse.text import TextModel
@@ -28,6 +31,7 @@ from packhorse.text.giving_up import checkpoint
 _WARM_UP = 4  # images
 # Threads that share the pixels of one largest image: photos of phones have a third of these.
 _DECODING_TOGETHER = 4
+_SIDE_BY_SIDE = 4  # threads that read images of one request, and leave the others to other requests
 _ANY_GRID = 16  # patches in a row and a column, where images may have any size
 
 
@@ -46,7 +50,7 @@ class ImageReading:
         self._shape = shape
 
     def prepare(self, images: list[ImageInput], first: int) -> Any:
-        """The `ImageRequest` of the images, which are decoded one after the other."""
+        """The `ImageRequest` of some of the images, which are decoded one after the other."""
         read = []
         for one in images:
             checkpoint()
@@ -55,6 +59,36 @@ class ImageReading:
 
     def finish(self, _images: object, _kept: None, result: RunResult) -> Any:
         return self._shape(result[self._output])
+
+
+class _Slice:
+    """Some images of a task, to be read beside others of it: jobs of one object are read by one
+    thread."""
+
+    def __init__(self, task: Any) -> None:
+        self._task = task
+
+    def prepare(self, images: list[ImageInput], first: int) -> Any:
+        return self._task.prepare(images, first)
+
+
+class _Gathered:
+    """Requests of slices, which become one when the last has come."""
+
+    def __init__(self, count: int, put: Callable[[Any, ImageRequest, None], None]) -> None:
+        self._found: dict[int, ImageRequest] = {}
+        self._count = count
+        self._put = put
+        self._lock = threading.Lock()
+
+    def put(self, number: int, work: Any, request: ImageRequest, _kept: None) -> None:
+        with self._lock:
+            self._found[number] = request
+            if len(self._found) < self._count:
+                return
+        found = [self._found[i] for i in range(self._count)]
+        images = join([one.images for one in found])
+        self._put(work, ImageRequest(images, found[0].output), None)
 
 
 class ServedImages(Served):
@@ -78,6 +112,9 @@ class ServedImages(Served):
                 f"{settings.path}: no preprocessor_config.json, which says how it sees images"
             )
         processor.max_pixels = server.max_image_pixels
+        # Each thread resizes the image that it has decoded. Loops over several threads take turns,
+        # and one that gets its turn on busy cores waits for all of them.
+        processor.threads = 1
         self._model = first
         self._most_bytes = server.max_image_bytes
         threads = server.decoding_threads
@@ -141,13 +178,13 @@ class ServedImages(Served):
 
     def read(self, image: ImageInput) -> PackedPatches:
         """The patches of an image. Raises ServeError for what is no image, or too much of one."""
-        file = image.file(self._most_bytes)
-        height, width = image.size(file, self._budget.most)
+        opened = image.opened(image.file(self._most_bytes), self._budget.most)
+        width, height = opened.size
         with self._budget.room(height * width):
             try:
                 # Narrow images may become very long ones, which are not made.
                 self._check_tokens(image, self._expected_tokens(height, width))
-                found = self._model.patches([file])
+                found = self._model.patches([opened])
             except ValueError as error:
                 image.wrong(f": {error}")
         self._check_tokens(image, self._runner.tokens(found))
@@ -167,6 +204,17 @@ class ServedImages(Served):
 
     def estimate(self, items: list[Any]) -> tuple[int, int]:
         return len(items) * _tokens_of_one(self._model), 0
+
+    def _jobs(self, work: QueuedRequest, task: AnyTask, items: list[Any]) -> list[TokenizingTask]:
+        if len(items) < 2:
+            return super()._jobs(work, task, items)
+        size = -(-len(items) // _SIDE_BY_SIDE)
+        slices = [items[begin : begin + size] for begin in range(0, len(items), size)]
+        gathered = _Gathered(len(slices), self._put)
+        return [
+            TokenizingTask(work, cast("AnyTask", _Slice(task)), some, partial(gathered.put, number))
+            for number, some in enumerate(slices)
+        ]
 
     async def close(self) -> None:
         if self.texts is not None:

@@ -13,8 +13,10 @@ from concurrent.futures import Executor
 from contextlib import suppress
 
 _PAUSE_S = 5.0  # between two times
-_M_ARENA_MAX = -8  # from malloc.h of glibc
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # from malloc.h of glibc
 _ARENAS = 2
+_KEPT = 1 << 30  # bytes at the end of an arena that stay there until `give_back`
+_LARGE = 32 << 20  # bytes that the system is asked for each time: the most that glibc allows
 _PILLOW_BLOCK = "PILLOW_BLOCK_SIZE"  # a variable that Pillow reads when it is imported
 
 
@@ -46,6 +48,15 @@ def share_arenas() -> None:
     that no other thread can use. To be called before there are threads."""
     with suppress(AttributeError, OSError):
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, _ARENAS)
+
+
+def keep_freed() -> None:
+    """Has what was freed stay for the next requests until `give_back`: otherwise each body and
+    each image would be given back and its pages made anew."""
+    with suppress(AttributeError, OSError):
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_M_TRIM_THRESHOLD, _KEPT)
+        mallopt(_M_MMAP_THRESHOLD, _LARGE)
 
 
 def keep_images_whole() -> None:

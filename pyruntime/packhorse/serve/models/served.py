@@ -178,12 +178,13 @@ class Served:
         work = QueuedRequest(client, deadline, *self.estimate(items))
         self.queue.admit(work)
         try:
-            job = TokenizingTask(work, task, items, self._put)
+            jobs = self._jobs(work, task, items)
             if self.queue.requests == 1 and self._is_quick(work, items):
-                for failed in run_tasks([job]):  # nothing else waits: a thread would only cost time
+                for failed in run_tasks(jobs):  # nothing else waits: a thread would only cost time
                     failed.finish()
             else:
-                self._pool.submit(job)
+                for job in jobs:
+                    self._pool.submit(job)
             await wait(work)
         except BaseException:
             self.queue.cancel(work)
@@ -192,6 +193,10 @@ class Served:
         finish = partial(task.finish, items, work.kept, work.result)
         much = work.tokens > _MUCH_INPUT or work.numbers > MUCH
         return Outcome(await asyncio.to_thread(finish) if much else finish(), work.tokens, work)
+
+    def _jobs(self, work: QueuedRequest, task: AnyTask, items: list[Any]) -> list[TokenizingTask]:
+        """The preparing of some items, in one job or several, of which the last one puts it all."""
+        return [TokenizingTask(work, task, items, self._put)]
 
     def _put(self, work: QueuedRequest, request: Any, kept: Any) -> None:
         """Puts a request that is prepared into the queue. Called on a thread of the pool."""

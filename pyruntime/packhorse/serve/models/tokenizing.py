@@ -125,7 +125,7 @@ def _prepare(jobs: Sequence[TokenizingTask]) -> list[tuple[TokenizingTask, Prepa
         found = [_alone(job) for job in jobs]
     seconds = time.monotonic() - begin
     for job in jobs:
-        job.work.tokenize_s = seconds
+        job.work.tokenize_s = max(job.work.tokenize_s, seconds)
     return list(zip(jobs, found, strict=True))
 
 
