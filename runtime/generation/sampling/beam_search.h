@@ -72,7 +72,7 @@ class BeamSearch {
   bool advance_patiently(std::span<const BeamOffer> beams);
   Hypothesis hypothesis_of(const Candidate& candidate, std::span<const BeamOffer> beams) const;
   bool all_finished() const;
-  /// What the score of a hypothesis of `length` tokens is divided by.
+  /// Divisor of the score of a hypothesis of `length` tokens.
   float divisor_of(int64_t length) const;
   float scaled(float score, int64_t length) const;
 
