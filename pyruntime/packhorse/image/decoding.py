@@ -38,6 +38,10 @@ _TURNS = {
     7: "TRANSVERSE",
     8: "ROTATE_90",
 }
+# Versions of Pillow that make images in memory which is lent to them. Those before 13 crash where
+# such an image is read without a copy, and the function is none of Pillow's public ones, so that
+# later versions must be tried before they are named here.
+_LENDING = ("13",)
 # Other readers of Pillow are never reached by bytes from outside.
 _FORMATS = ("JPEG", "PNG", "WEBP")
 
@@ -162,7 +166,8 @@ def _lend_memory(image: PillowImage) -> None:
     """Has a file of colours decoded into an array of NumPy, which is cleared without the
     interpreter lock and, where it is large, has large pages: Pillow clears and frees memory of its
     own with the lock."""
-    if image.mode == "RGB" and getattr(image, "tile", None):
+    lends = pillow().__version__.partition(".")[0] in _LENDING
+    if lends and image.mode == "RGB" and getattr(image, "tile", None):
         memory = np.zeros((image.height, image.width, 4), np.uint8)
         lent = native.lend_pixels(memory, image.height * image.width)
         image.im = pillow().core.new_arrow(image.mode, image.size, *lent)
