@@ -50,6 +50,20 @@ struct Room {
   }
 };
 
+// A runner that outlives the session which has it.
+class LentRunner final : public StepRunner {
+ public:
+  explicit LentRunner(StepRunner& runner) : runner_(runner) {}
+  const RunnerLimits& limits() const override { return runner_.limits(); }
+  const GenerationMemoryPlan& memory_plan() const override { return runner_.memory_plan(); }
+  bool overlaps() const override { return runner_.overlaps(); }
+  void launch(const Step& step) override { runner_.launch(step); }
+  void wait() override { runner_.wait(); }
+
+ private:
+  StepRunner& runner_;
+};
+
 Ids prompt_of(size_t length, uint64_t seed = 1) {
   Ids ids(length);
   for (size_t i = 0; i < length; ++i) ids[i] = int32_t(test::mix(seed, i) % 40);
@@ -137,7 +151,9 @@ TEST(generation_ends_where_its_listener_drops_the_session) {
   options.max_tokens = 48;
   options.max_sequences = 6;
   const RunnerLimits limits{40, 1000, 20, 48, 6};
-  auto session = make_generation_session(std::make_unique<FakeRunner>(limits), options);
+  FakeRunner runner(limits);
+  runner.hold();  // until somebody listens
+  auto session = make_generation_session(std::make_unique<LentRunner>(runner), options);
   const auto request = session->submit(prompt_of(3), new_tokens(400));
   const auto waiting = session->submit(prompt_of(4), new_tokens(400));
   const auto here = std::this_thread::get_id();
@@ -151,6 +167,7 @@ TEST(generation_ends_where_its_listener_drops_the_session) {
     }
     session.reset();
   });
+  runner.let_go();
   CHECK(request->wait(10));
   CHECK(waiting->wait(10));
   request->set_listener({});  // it may be called once more, after those who wait

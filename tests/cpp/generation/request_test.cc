@@ -99,6 +99,7 @@ TEST(requests_that_were_cancelled_before_they_came_are_ended) {
   const RunnerLimits limits{40, 1000, 40, 48, 6, 1};
   const GenerationOptions options;
   test::FakeRunner runner(limits);
+  runner.hold();  // so that a request of 900 steps is not over too early
   Engine engine(runner, options);
   Sampling sampling;
   sampling.max_new_tokens = 900;
@@ -111,10 +112,15 @@ TEST(requests_that_were_cancelled_before_they_came_are_ended) {
   cancelled->cancel();
   // Steps that know of the cancellation, and not of the request.
   engine.submit(std::span(jobs).first(1), kNoTimeout);
-  for (int steps = 0; steps < 3; ++steps) running->next(0, kNoTimeout);
+  for (int steps = 0; steps < 3; ++steps) {
+    runner.let_go(1);
+    running->next(0, kNoTimeout);
+  }
   engine.submit(std::span(jobs).last(1), kNoTimeout);
+  runner.let_go(20);
   CHECK(cancelled->wait(60) && cancelled->finish_reason(0) == FinishReason::kCancelled);
   CHECK(cancelled->result(0).ids.empty());
   running->cancel();
+  runner.let_go();
   CHECK(running->wait(60) && running->finish_reason(0) == FinishReason::kCancelled);
 }
