@@ -73,12 +73,13 @@ def pillow() -> Any:
     return PIL.Image
 
 
-def decode(image: ImageSource, max_pixels: int = MAX_PIXELS) -> Pixels | PillowImage:
+def decode(image: ImageSource | OpenedImage, max_pixels: int = MAX_PIXELS) -> Pixels | PillowImage:
     """Returns the image as RGB and upright: a uint8 array [height, width, 3] or a Pillow image.
 
-    `image` is the path of a JPEG, PNG or WebP file, its bytes, an image of Pillow (in any mode but
-    "I" and "F"), or an array: uint8 [height, width] or [height, width, channels] with 1 (grey), 3
-    or 4 (RGB with alpha) channels, or uint16 [height, width] (grey).
+    `image` is the path of a JPEG, PNG or WebP file, its bytes, what `open_image` gave for them, an
+    image of Pillow (in any mode but "I" and "F"), or an array: uint8 [height, width] or [height,
+    width, channels] with 1 (grey), 3 or 4 (RGB with alpha) channels, or uint16 [height, width]
+    (grey).
 
     - Files and images of Pillow are turned as their EXIF orientation says; EXIF data that cannot be
       read say nothing.
