@@ -1,12 +1,11 @@
 // Tests what the CPU backend promises besides numbers: memory, errors and fork.
 #include <malloc.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <cstdlib>
 #include <string>
 
 #include "cpu_test.h"
+#include "forked.h"
 
 namespace packhorse::cpu_test {
 namespace {
@@ -71,9 +70,7 @@ TEST(cpu_use_after_fork_is_an_error_not_a_hang) {
   FeedForwardOp op(3, 32, 64, DType::kFloat32);
   const Matrix x = Matrix::random(100, 32, DType::kFloat32, 98);
   const Matrix before = op.run(x);
-  const pid_t child = fork();
-  if (child == 0) {
-    alarm(20);
+  test::check_forked([&] {
     int code = 1;
     try {
       op.run(x);
@@ -86,11 +83,8 @@ TEST(cpu_use_after_fork_is_an_error_not_a_hang) {
     // A new backend works.
     if (code == 0 && !FeedForwardOp(3, 32, 64, DType::kFloat32).run(x).same_rows(0, before, 0, 100))
       code = 3;
-    _exit(code);
-  }
-  int status = 0;
-  waitpid(child, &status, 0);
-  CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    return code;
+  });
   CHECK(op.run(x).same_rows(0, before, 0, 100));
 }
 

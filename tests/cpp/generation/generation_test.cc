@@ -1,9 +1,6 @@
 // The engine, over a model that shows every wrong page.
 #include "packhorse/generation.h"
 
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -14,6 +11,7 @@
 #include <vector>
 
 #include "fake_runner.h"
+#include "forked.h"
 #include "generation/generation_session.h"
 #include "test.h"
 
@@ -404,8 +402,7 @@ TEST(generation_is_refused_after_a_fork) {
   Room room;
   const auto request = room.session->submit(prompt_of(5), new_tokens(2));
   CHECK(request->wait());
-  const pid_t child = fork();
-  if (child == 0) {
+  test::check_forked([&] {
     int status = 0;
     const auto refused = [&](auto&& call) {
       try {
@@ -420,11 +417,8 @@ TEST(generation_is_refused_after_a_fork) {
     refused([&] { request->wait(); });
     if (request->result().ids.size() != 2) status = 3;
     room.session.reset();
-    _exit(status);
-  }
-  int status = -1;
-  waitpid(child, &status, 0);
-  CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    return status;
+  });
   CHECK(room.session->generate(std::vector<Ids>{prompt_of(5)}, new_tokens(2))[0][0].ids.size() ==
         2);
 }
