@@ -2,7 +2,7 @@
 the device could do.
 
     python benchmarks/image/serving.py [--device DEVICE] [--size tiny | base | large]
-        [--model FOLDER] [--clients N] [--seconds S]
+        [--model FOLDER] [--clients N] [--processes N] [--seconds S]
 
 Four rates are measured, one after the other:
 
@@ -51,6 +51,7 @@ from pathlib import Path
 from typing import Any
 
 from packhorse.image import ImageModel, ImageProcessor, decode
+from packhorse.image.file_reader import FileReader
 from packhorse.patches import join
 from packhorse.serve.http.body import read_long_json
 from packhorse.serve.models.image_inputs import ImageInput
@@ -115,15 +116,19 @@ def bodies() -> list[str]:
     return [json.dumps({"model": "model", "input": [{"image": url}]}) for url in urls]
 
 
-def processor_seconds(pid: int) -> float:
-    """The time that a process had on processors."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS
-
-
-def page_faults(pid: int) -> int:
-    """Pages of memory that the system has made for a process."""
-    return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[7])
+def used_by(pid: int) -> tuple[float, int]:
+    """(seconds that a process and its children had on processors, pages of memory that the system
+    has made for them)."""
+    seconds, faults = 0.0, 0
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rsplit(")", 1)[1].split()
+        except OSError:  # it has ended
+            continue
+        if pid in (int(path.parent.name), int(fields[1])):
+            seconds += (int(fields[11]) + int(fields[12])) / _TICKS
+            faults += int(fields[7])
+    return seconds, faults
 
 
 def core_seconds() -> tuple[float, float]:
@@ -217,11 +222,12 @@ def host_rate(folder: Path, seconds: float) -> tuple[float, dict[str, float]]:
     images = [decode(data) for data in batch]
     processor = ImageProcessor.from_folder(folder, threads=1)
     patch = 32
+    reader = FileReader(processor, patch)
     times = best(
         seconds / 2,
         {
             "JSON": lambda: [read_long_json(body, _MOST) for body in encoded],
-            "base64": lambda: [url.opened(url.file(_MOST), _MOST) for url in urls],
+            "base64": lambda: [url.header(reader, url.file(_MOST), _MOST) for url in urls],
             "decoding": lambda: [decode(data) for data in batch],
             "resizing": lambda: [processor.patches([image], patch) for image in images],
         },
@@ -322,18 +328,18 @@ def serving(
     port = free_port()
     command = [sys.executable, "-m", "packhorse.cli", "serve", f"model={folder}"]
     command += ["--port", str(port), "--log-level", "warning", "--device", options.device]
+    if options.processes is not None:
+        command += ["--image-processes", str(options.processes)]
     process = subprocess.Popen(command)
     try:
         wait_for(port, process)
         send_all(port, options.clients, 2.0)  # is not counted
-        before, start = processor_seconds(process.pid), time.monotonic()
-        faults = page_faults(process.pid)
+        (before, faults), start = used_by(process.pid), time.monotonic()
         loop, cores = thread_times(process.pid)["event loop"], core_seconds()
         with watched(options.device) as busy:
             count, sending, times = send_all(port, options.clients, options.seconds)
         passed = time.monotonic() - start
-        used = processor_seconds(process.pid) - before
-        faults = page_faults(process.pid) - faults
+        used, faults = (a - b for a, b in zip(used_by(process.pid), (before, faults), strict=True))
         loop = (thread_times(process.pid)["event loop"] - loop) / passed
         taken, there = (now - then for now, then in zip(core_seconds(), cores, strict=True))
     finally:
@@ -384,6 +390,7 @@ def main() -> None:
     parser.add_argument("--size", choices=list(SIZES), default="tiny")
     parser.add_argument("--model", type=Path, help="a model of its own in place of --size")
     parser.add_argument("--clients", type=int, default=max(8, 4 * _CORES))
+    parser.add_argument("--processes", type=int, help="that read images; 0: threads do")
     parser.add_argument("--seconds", type=float, default=15)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as room:

@@ -107,16 +107,18 @@ def _image(data: bytes) -> None:
 
 def _image_field(data: bytes) -> None:
     """An image of a request: a data URL, base64 or the bytes of a file."""
+    from packhorse.image.file_reader import FileReader
     from packhorse.serve.errors import ServeError
     from packhorse.serve.models.image_inputs import ImageInput
 
+    reader = FileReader(None, 1)
     for content in (data, data.decode("latin-1")):
         field = ImageInput("image", content)
         with contextlib.suppress(ServeError):
             file = field.file(1 << 16)
             assert len(file) <= 1 << 16
-            height, width = field.size(file, 1 << 16)
-            assert height * width <= 1 << 16
+            found = field.header(reader, file, 1 << 16)
+            assert found.width * found.height <= 1 << 16
 
 
 # Families of image processors, whose defaults differ.

@@ -155,14 +155,7 @@ class ImageModel:
                 "it with processor="
             )
         size = int(self.session.config["image"]["patch_size"])
-        made = self.processor.patches(_as_list(images), size)
-        for number, grid in enumerate(np.asarray(made.grids).reshape(-1, 2).tolist()):
-            if min(grid) == 0:
-                error = ValueError(
-                    f"an image becomes smaller than a patch of {size} x {size} pixels"
-                )
-                raise error if len(made.grids) == 1 else named(error, f"image {number}")
-        return PackedPatches(made.features, made.grids)
+        return packed(self.processor.patches(_as_list(images), size), size)
 
     def _run(
         self, images: Images, output: OutputName, progress: Progress | None = False
@@ -281,6 +274,18 @@ class ImageModel:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.session!r})"
+
+
+def packed(made: Any, patch_size: int) -> PackedPatches:
+    """The patches that a processor made, as a session takes them. Raises ValueError for an image
+    that has become smaller than a patch."""
+    for number, grid in enumerate(np.asarray(made.grids).reshape(-1, 2).tolist()):
+        if min(grid) == 0:
+            error = ValueError(
+                f"an image becomes smaller than a patch of {patch_size} x {patch_size} pixels"
+            )
+            raise error if len(made.grids) == 1 else named(error, f"image {number}")
+    return PackedPatches(made.features, made.grids)
 
 
 # Options of both models of a checkpoint; sizes of batches are those of images.

@@ -288,6 +288,12 @@ class Settings:
         "quarter more, of those that tokenize up to 4.",
         _OPERATION,
     )
+    image_processes: int | None = setting(
+        None,
+        "Processes of 25 MB that decode images of a model, in place of threads; 0: none. By "
+        "default models on a GPU have as many as there would be threads.",
+        _OPERATION,
+    )
 
     @property
     def body_bytes(self) -> int:
@@ -307,9 +313,15 @@ class Settings:
 
     @property
     def decoding_threads(self) -> int:
-        """Threads that decode images of each model: an image takes many times what a text does.
-        There are some more than cores, for those that wait for the interpreter lock."""
-        return self.tokenization_workers or cores() + cores() // 4
+        """Threads that decode images of each model, or have a process do it: an image takes many
+        times what a text does. There are some more than cores, for those that wait."""
+        return self.image_processes or self.tokenization_workers or cores() + cores() // 4
+
+    def decodes_apart(self, device: str) -> bool:
+        """True if images of a model on this device are decoded in processes. On a CPU the model
+        takes the cores, and threads that decode do not wait for each other."""
+        chosen = self.image_processes
+        return device != "cpu" if chosen is None else chosen > 0
 
     @classmethod
     def load(
@@ -370,6 +382,8 @@ class Settings:
                 )
             if key != key.strip() or not key.isprintable():
                 raise ValueError("api_key has spaces around it, or characters that are no text")
+        if (self.image_processes or 0) < 0:
+            raise ValueError(f"image_processes is {self.image_processes}, expected 0 or more")
         if not 0 <= self.port < 65536:
             raise ValueError(f"port is {self.port}, expected 0 to 65535")
         for name, allowed in (

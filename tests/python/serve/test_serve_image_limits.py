@@ -44,9 +44,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return picture_model("clip", tmp_path_factory.mktemp("models") / "clip")
 
 
-@pytest.fixture(scope="module")
-def client(folder: Path) -> Iterator[Client]:
-    with serving(settings_for(f"clip={folder}", **LIMITS)) as (found, _):
+@pytest.fixture(scope="module", params=[0, 2], ids=["threads", "processes"])
+def client(folder: Path, request: pytest.FixtureRequest) -> Iterator[Client]:
+    settings = settings_for(f"clip={folder}", **LIMITS, image_processes=request.param)
+    with serving(settings) as (found, _):
         yield found
 
 
@@ -202,15 +203,15 @@ def test_images_are_read_beside_the_event_loop(
 ) -> None:
     """Other requests are answered while a picture is being decoded."""
     threads, begun, go_on = [], threading.Event(), threading.Event()
-    real = image_inputs.open_image
+    real = image_inputs.ImageInput.header
 
-    def slow(file: bytes) -> Any:
+    def slow(*arguments: Any) -> Any:
         threads.append(threading.current_thread().name)
         begun.set()
         assert go_on.wait(30)
-        return real(file)
+        return real(*arguments)
 
-    monkeypatch.setattr(image_inputs, "open_image", slow)
+    monkeypatch.setattr(image_inputs.ImageInput, "header", slow)
     found: list[Any] = []
     asking = threading.Thread(target=lambda: found.append(ask(client, data_url(GOOD)).status))
     asking.start()

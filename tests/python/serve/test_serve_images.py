@@ -13,7 +13,7 @@ import pytest
 from checkpoints import GOLDEN
 from packhorse._native import image as native
 from packhorse.image import ImageModel
-from packhorse.serve.models import image_inputs
+from packhorse.serve.models.image_inputs import ImageInput
 from picture_models import data_url, picture, picture_model
 from serve_room import PACKAGES, Client, serving, settings_for
 from tiny_tokenizer import with_tokenizer
@@ -37,10 +37,11 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {**found, "texts": with_tokenizer(GOLDEN / "bert-gelu", root / "texts")}
 
 
-@pytest.fixture(scope="module")
-def client(folders: dict[str, Path]) -> Iterator[Client]:
+@pytest.fixture(scope="module", params=[0, 1], ids=["threads", "processes"])
+def client(folders: dict[str, Path], request: pytest.FixtureRequest) -> Iterator[Client]:
     named = [f"{name}={path}" for name, path in folders.items()]
-    with serving(settings_for(*named, max_client_images=8)) as (found, _):
+    settings = settings_for(*named, max_client_images=8, image_processes=request.param)
+    with serving(settings) as (found, _):
         yield found
 
 
@@ -205,9 +206,14 @@ def test_requests_share_batches(client: Client, clip: ImageModel) -> None:
 
 
 def test_an_image_is_opened_once_and_resized_by_one_thread(
-    client: Client, clip: ImageModel, monkeypatch: pytest.MonkeyPatch
+    client: Client,
+    clip: ImageModel,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> None:
-    """Loops over several threads take turns, by which images would wait for each other."""
+    """Loops over several threads take turns, by which images would wait for each other. Where
+    processes read, the server itself does not."""
+    here = [] if request.node.callspec.params["client"] else [1]
     opened: list[str] = []
     threads: list[int] = []
     real_open, real_make = PIL.Image.open, native.make_features
@@ -223,29 +229,33 @@ def test_an_image_is_opened_once_and_resized_by_one_thread(
     monkeypatch.setattr(PIL.Image, "open", open_image)
     monkeypatch.setattr(native, "make_features", make_features)
     found = rows_of(client.post("/v1/embeddings", {"model": "clip", "input": URLS[1:2]}))
-    assert len(opened) == 1
-    assert threads == [1]
+    assert len(opened) == len(here)
+    assert threads == here
     np.testing.assert_array_equal(found, clip.embed(FILES[1:2]))
 
 
+@pytest.mark.parametrize("readers", [{"tokenization_workers": 5}, {"image_processes": 4}])
 def test_images_of_a_request_are_read_side_by_side(
-    folders: dict[str, Path], clip: ImageModel, monkeypatch: pytest.MonkeyPatch
+    folders: dict[str, Path],
+    clip: ImageModel,
+    monkeypatch: pytest.MonkeyPatch,
+    readers: dict[str, int],
 ) -> None:
     """By up to four threads; rows come in the order of the images, errors name theirs."""
-    real, four = image_inputs.open_image, threading.Barrier(4)
+    real, four = ImageInput.header, threading.Barrier(4)
     begun: list[str] = []
     lock = threading.Lock()
 
-    def open_image(file: bytes) -> Any:
+    def header(*arguments: Any) -> Any:
         with lock:
             begun.append(threading.current_thread().name)
             wait = len(begun) <= 4
         if wait:
             four.wait(30)
-        return real(file)
+        return real(*arguments)
 
-    monkeypatch.setattr(image_inputs, "open_image", open_image)
-    settings = settings_for(f"clip={folders['clip']}", tokenization_workers=5, max_client_images=8)
+    monkeypatch.setattr(ImageInput, "header", header)
+    settings = settings_for(f"clip={folders['clip']}", max_client_images=8, **readers)
     with serving(settings) as (client, _):
         for count in (7, 2, 3):
             urls = (URLS * 3)[:count]

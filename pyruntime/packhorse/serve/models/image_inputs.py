@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple, NoReturn
 
-from packhorse.image.decoding import OpenedImage, TooManyPixelsError, open_image
-from packhorse.image.file_bytes import count_scans, from_base64
+from packhorse.image.decoding import TooManyPixelsError
+from packhorse.image.file_bytes import from_base64
+from packhorse.image.file_reader import FileReader, Header
+from packhorse.image.reading_process import ReadingProcess
 from packhorse.serve.errors import ServeError
 
 _KINDS = ("image/jpeg", "image/jpg", "image/png", "image/webp", "application/octet-stream")
@@ -65,23 +67,22 @@ class ImageInput(NamedTuple):
     def wrong(self, what: str) -> NoReturn:
         raise ServeError("validation", f"{self.name}{what}", parameter=self.name)
 
-    def opened(self, file: bytes, most: int) -> OpenedImage:
-        """A file whose header was read. Raises ServeError for more pixels than `most`, for a file
+    def header(self, reader: FileReader | ReadingProcess, file: bytes, most: int) -> Header:
+        """Opens the file with a reader. Raises ServeError for more pixels than `most`, for a file
         that takes long to decode, and for what is no image."""
         try:
-            found = open_image(file)
+            found = reader.open(file)
         except TooManyPixelsError as error:
             raise ServeError("too_large", f"{self.name}: {error}", parameter=self.name) from None
         except ValueError as error:
             self.wrong(f": {error}")
-        width, height = found.size
+        width, height, scans = found
         if width * height > most:
             raise ServeError(
                 "too_large",
                 f"{self.name} has {width} x {height} pixels, at most {most} are taken",
                 parameter=self.name,
             )
-        scans = count_scans(file)
         if width * height * scans > _MOST_SCANNED:
             self.wrong(f" has {width} x {height} pixels in {scans} scans, which takes too long")
         return found

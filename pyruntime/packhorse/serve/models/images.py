@@ -6,18 +6,21 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from packhorse.image import ImageModel
+from packhorse.image.model import packed
 from packhorse.names import OutputName
 from packhorse.patches import PackedPatches, join
 from packhorse.result import FloatArray, RunResult
 from packhorse.serve.errors import ServeError
 from packhorse.serve.models.image_inputs import ImageInput, PixelBudget
 from packhorse.serve.models.image_parts import ImagePartRunner, ImageRequest
+from packhorse.serve.models.image_readers import ImageReaders
 from packhorse.serve.models.model import ServedModel
 from packhorse.serve.models.queue import TokenQueue
 from packhorse.serve.models.queued_request import QueuedRequest
@@ -59,17 +62,6 @@ class ImageReading:
 
     def finish(self, _images: object, _kept: None, result: RunResult) -> Any:
         return self._shape(result[self._output])
-
-
-class _Slice:
-    """Some images of a task, to be read beside others of it: jobs of one object are read by one
-    thread."""
-
-    def __init__(self, task: Any) -> None:
-        self._task = task
-
-    def prepare(self, images: list[ImageInput], first: int) -> Any:
-        return self._task.prepare(images, first)
 
 
 class _Gathered:
@@ -116,6 +108,7 @@ class ServedImages(Served):
         # and one that gets its turn on busy cores waits for all of them.
         processor.threads = 1
         self._model = first
+        self._patch_size = int(first.session.config["image"]["patch_size"])
         self._most_bytes = server.max_image_bytes
         threads = server.decoding_threads
         self._budget = PixelBudget(
@@ -125,12 +118,17 @@ class ServedImages(Served):
         methods = ["embed_images"]
         if "logits" in first.session.outputs:
             methods.append("classify_images")
-        if first.has_texts:
-            texts = [one.texts for one in replicas]
-            self.texts = ServedModel(settings, server, texts, pool, metrics)
-            methods += ["zero_shot", *self.texts.methods]
-        own_pool = TokenizerPool(threads, "image")
-        try:
+        with ExitStack() as undo:
+            if first.has_texts:
+                texts = [one.texts for one in replicas]
+                self.texts = ServedModel(settings, server, texts, pool, metrics)
+                undo.callback(self.texts.queue.close)
+                methods += ["zero_shot", *self.texts.methods]
+            own_pool = TokenizerPool(threads, "image")
+            undo.callback(own_pool.close)
+            apart = server.decodes_apart(first.session.device)
+            self._readers = ImageReaders(processor, self._patch_size, threads, apart=apart)
+            undo.callback(self._readers.close)
             super().__init__(
                 settings,
                 server,
@@ -141,11 +139,9 @@ class ServedImages(Served):
                 warm_up=_warm_up,
                 methods=methods,
             )
-        except BaseException:
-            own_pool.close()
-            if self.texts is not None:
-                self.texts.queue.close()
-            raise
+            undo.callback(self.queue.close)
+            self._readers.wait()
+            undo.pop_all()
 
     @property
     def text(self) -> TextModel:
@@ -178,22 +174,23 @@ class ServedImages(Served):
 
     def read(self, image: ImageInput) -> PackedPatches:
         """The patches of an image. Raises ServeError for what is no image, or too much of one."""
-        opened = image.opened(image.file(self._most_bytes), self._budget.most)
-        width, height = opened.size
-        with self._budget.room(height * width):
-            try:
-                # Narrow images may become very long ones, which are not made.
-                self._check_tokens(image, self._expected_tokens(height, width))
-                found = self._model.patches([opened])
-            except ValueError as error:
-                image.wrong(f": {error}")
+        file = image.file(self._most_bytes)
+        with self._readers.one() as reader:
+            width, height, _ = image.header(reader, file, self._budget.most)
+            with self._budget.room(height * width):
+                try:
+                    # Narrow images may become very long ones, which are not made.
+                    self._check_tokens(image, self._expected_tokens(height, width))
+                    found = packed(reader.patches(), self._patch_size)
+                except ValueError as error:
+                    image.wrong(f": {error}")
         self._check_tokens(image, self._runner.tokens(found))
         return found
 
     def _expected_tokens(self, height: int, width: int) -> int:
         """Patches of an image of this size, before it is resized."""
         processor: Any = self._model.processor
-        settings, patch = processor.settings, int(self.session.config["image"]["patch_size"])
+        settings, patch = processor.settings, self._patch_size
         size = settings.fixed_size or settings.resized(height, width)
         return int(size[0] // patch) * int(size[1] // patch)
 
@@ -212,7 +209,7 @@ class ServedImages(Served):
         slices = [items[begin : begin + size] for begin in range(0, len(items), size)]
         gathered = _Gathered(len(slices), self._put)
         return [
-            TokenizingTask(work, cast("AnyTask", _Slice(task)), some, partial(gathered.put, number))
+            TokenizingTask(work, task, some, partial(gathered.put, number), alone=True)
             for number, some in enumerate(slices)
         ]
 
@@ -227,6 +224,7 @@ class ServedImages(Served):
             self.texts._free()
         super()._free()
         self._pool.close()
+        self._readers.close()
 
 
 def _grid(model: ImageModel) -> tuple[int, int]:

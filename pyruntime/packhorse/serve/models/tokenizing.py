@@ -22,16 +22,22 @@ _MOST_ITEMS = 256  # items in one call of the tokenizer
 
 
 class TokenizingTask(NamedTuple):
-    """Items of a request to be made tokens for a task; `put` takes the result."""
+    """Items of a request to be made tokens for a task.
+
+    put    takes the result
+    alone  true: it is prepared by itself, beside others of the same task
+    """
 
     work: QueuedRequest
     task: Task[Any, Any, Any]
     items: list[Any]
     put: Callable[[QueuedRequest, Request, Any], None]
+    alone: bool = False
 
 
 class TokenizerPool:
-    """Threads that prepare jobs. Jobs of one task are prepared together. `what`: their name."""
+    """Threads that prepare jobs. Jobs of one task are prepared together, but for those that say
+    otherwise. `what`: name of the threads."""
 
     def __init__(self, threads: int, what: str = "tokenizer") -> None:
         self._changed = threading.Condition()
@@ -76,7 +82,7 @@ class TokenizerPool:
                 self._changed.wait()
             jobs = [self._jobs.popleft()]
             count = len(jobs[0].items)
-            while self._jobs and self._jobs[0].task is jobs[0].task:
+            while self._jobs and self._jobs[0].task is jobs[0].task and not jobs[0].alone:
                 count += len(self._jobs[0].items)
                 if count > _MOST_ITEMS:
                     break
