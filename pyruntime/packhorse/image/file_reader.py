@@ -3,10 +3,12 @@ by what its header says."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from packhorse.image.decoding import OpenedImage, open_image
 from packhorse.image.file_bytes import count_scans
+from packhorse.packing import Int32Array
+from packhorse.patches import FloatMatrix
 
 
 class Header(NamedTuple):
@@ -18,8 +20,30 @@ class Header(NamedTuple):
     scans: int
 
 
+class Patches(Protocol):
+    """Patches of one image, as of `PackedPatches`: features [patches, elements], grids [1, 2]."""
+
+    @property
+    def features(self) -> FloatMatrix: ...
+    @property
+    def grids(self) -> Int32Array: ...
+
+
+class Reader(Protocol):
+    """Reads files one after the other, each by `open` and then `patches`."""
+
+    def open(self, file: bytes) -> Header:
+        """Reads the header. Raises as `packhorse.image.decoding.open_image`."""
+        ...
+
+    def patches(self) -> Patches:
+        """The patches of the file that was opened last. Raises ValueError for one that is
+        broken."""
+        ...
+
+
 class FileReader:
-    """Reads files one after the other, each by `open` and then `patches`.
+    """A `Reader` on the thread that asks.
 
     processor   makes patches of images, as `ImageProcessor`
     patch_size  pixels of a side of a patch
@@ -31,15 +55,15 @@ class FileReader:
         self._opened: OpenedImage | None = None
 
     def open(self, file: bytes) -> Header:
-        """Reads the header. Raises as `packhorse.image.decoding.open_image`."""
-        self._opened = open_image(file)
-        return Header(*self._opened.size, count_scans(file))
+        self._opened = None  # a file that cannot be opened leaves nothing of the one before
+        opened = open_image(file)
+        header = Header(*opened.size, count_scans(file))
+        self._opened = opened
+        return header
 
-    def patches(self) -> Any:
-        """The patches of the file that was opened last: an object with `features` and `grids`, as
-        of `PackedPatches`. Raises ValueError for a file that is broken."""
+    def patches(self) -> Patches:
         opened, self._opened = self._opened, None
-        return self._processor.patches([opened], self._patch_size)
-
-    def close(self) -> None:
-        """Has nothing to give back."""
+        if opened is None:
+            raise RuntimeError("no file is open")
+        found: Patches = self._processor.patches([opened], self._patch_size)
+        return found

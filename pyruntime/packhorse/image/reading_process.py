@@ -1,15 +1,16 @@
 """Files of images read in a process of its own: the interpreter lock, which threads that read wait
 for, is another one there.
 
-The process is started anew and not forked, since GPUs and threads do not survive a fork. It knows
-the processor of images and nothing of the model. The bytes of a file, and then its patches, lie in
-memory that both processes see; a socket carries what is said of them:
+The process is started anew and not forked, since GPUs and threads do not survive a fork. The bytes
+of a file, and then its patches, lie in memory that both processes see; a socket carries what is
+said of them, JSON that keeps its bounds:
 
     parent: {"file": bytes}                child: {"header": [width, height, scans]}
-    parent: {"patches": true}              child: {"shape": [patches, elements], "grids": [...]}
+    parent: {"patches": true}              child: {"grid": [rows, columns]}
 
 or, instead of either answer, {"error": kind, "message": text}. Decoders see bytes of strangers, so
-what the child says is read as JSON, and sizes are compared with the memory that is there.
+nothing that the child says is believed: a process that answers with anything else, or not in time,
+is ended.
 """
 
 from __future__ import annotations
@@ -24,22 +25,165 @@ import socket
 import subprocess
 import sys
 import warnings
-from contextlib import ExitStack, closing, suppress
-from multiprocessing.connection import Connection
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from packhorse.image.decoding import TooManyPixelsError
 from packhorse.image.file_reader import FileReader, Header
-from packhorse.image.processor import Patches
+from packhorse.logs import LOGGER
+from packhorse.packing import Int32Array
+from packhorse.patches import FloatMatrix
 
 _KEPT_BYTES = 4 << 20  # memory for the next file; more is given back
+_MOST_SAID = 1 << 16  # bytes of an answer, of a message or of the child's settings
+_LONGEST_S = 60.0  # time of reading a file, which takes a few seconds at most
+_LOOK_S = 10.0  # time between two looks of an idle child for its parent
+_CHILD = "import sys; sys.path[:] = {path!r}; from {module} import serve; serve({socket}, {memory})"
 # The child's libraries compute on one thread.
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-_CHILD = "import sys; sys.path[:] = {path!r}; from {module} import serve; serve({socket}, {memory})"
+# A terminal and a service manager send these to all processes of a server, which still answers.
+_FOR_THE_SERVER = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _ERRORS = {"pixels": TooManyPixelsError, "value": ValueError, "memory": MemoryError}
+Found = TypeVar("Found")
+
+
+class ReadPatches(NamedTuple):
+    """Patches of an image, as of `file_reader.Patches`."""
+
+    features: FloatMatrix
+    grids: Int32Array
+
+
+class ReadingProcess:
+    """A `Reader` in a process of its own, for one thread at a time. A process that ends, as one
+    does that the system kills for its memory, is started again for the next file."""
+
+    def __init__(self, processor: Any, patch_size: int) -> None:
+        """Starts the process, and does not wait for it."""
+        self._what = pickle.dumps((processor, patch_size))
+        self._elements = 3 * patch_size**2
+        self._start()
+
+    def _start(self) -> None:
+        with ExitStack() as undo:
+            memory = undo.enter_context(closing(_SharedMemory.make()))
+            # Packets, so that a question has one answer, however long it says that it is.
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            undo.enter_context(ours)
+            ours.settimeout(_LONGEST_S)
+            with theirs, _blocked(_FOR_THE_SERVER):
+                handed = theirs.fileno(), memory.descriptor
+                path = [one for one in sys.path if isinstance(one, str)]
+                child = _CHILD.format(
+                    path=path, module=__name__, socket=handed[0], memory=handed[1]
+                )
+                process = subprocess.Popen(
+                    [sys.executable, "-c", child],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    env={**os.environ, **dict.fromkeys(_ONE_THREAD, "1")},
+                    pass_fds=handed,
+                )
+            undo.pop_all()
+        self._memory, self._socket, self._process = memory, ours, process
+        with suppress(OSError):  # the process has ended, which the next question finds
+            self._socket.send(self._what)
+
+    def wait(self) -> None:
+        """Waits until it can read. Raises RuntimeError for a process that could not start."""
+        self._ask({"ready": True}, lambda _: None)
+
+    def open(self, file: bytes) -> Header:
+        """As of `Reader`. Raises RuntimeError if the process ends meanwhile."""
+        if self._process.poll() is not None:
+            LOGGER.warning("a process that reads images is started again: %s", self._end())
+            self.close()  # what the process has left
+            self._start()
+        self._memory.put(np.frombuffer(file, np.uint8))
+        try:
+            return self._ask({"file": len(file)}, lambda said: Header(*_sizes(said["header"], 3)))
+        finally:
+            self._memory.give_back()
+
+    def patches(self) -> ReadPatches:
+        """As of `Reader`. Raises RuntimeError if the process ends meanwhile."""
+
+        def taken(said: dict[str, Any]) -> ReadPatches:
+            rows, columns = _sizes(said["grid"], 2)
+            shape = rows * columns, self._elements
+            content = self._memory.there(shape[0] * shape[1] * 4).view(np.float32)
+            return ReadPatches(content.reshape(shape).copy(), np.array([[rows, columns]], np.int32))
+
+        try:
+            return self._ask({"patches": True}, taken)
+        finally:
+            self._memory.give_back()
+
+    def _ask(self, question: dict[str, Any], read: Callable[[dict[str, Any]], Found]) -> Found:
+        """Asks, and gives what `read` makes of the answer. A process whose answer it cannot take
+        is ended, so that no answer is taken for that to another question."""
+        error: Exception
+        try:
+            self._socket.send(json.dumps(question).encode())
+            said = self._socket.recv(_MOST_SAID)
+            if not said:
+                raise EOFError
+            answer = json.loads(said)
+            if "error" not in answer:
+                return read(answer)
+            kind, message = answer["error"], str(answer["message"])
+            error = _ERRORS[kind](message) if kind in _ERRORS else RuntimeError(message)
+        except (EOFError, ConnectionError):
+            ending = self._end()
+            raise RuntimeError(f"a process that reads images has ended: {ending}") from None
+        except TimeoutError:
+            self._end()
+            raise RuntimeError(
+                f"a process that reads images gave no answer in {_LONGEST_S:.0f} s"
+            ) from None
+        except Exception as wrong:
+            self._end()
+            raise RuntimeError("a process that reads images gave a wrong answer") from wrong
+        except BaseException:
+            self._end()
+            raise
+        raise error
+
+    def _end(self) -> str:
+        """Ends the process unless it has ended; says how it did."""
+        self._process.kill()
+        code = self._process.wait()
+        return f"exit status {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
+
+    def close(self) -> None:
+        """Ends the process."""
+        self._socket.close()
+        self._end()
+        self._memory.close()
+
+
+def _sizes(said: Any, count: int) -> list[int]:
+    """So many sizes. Raises ValueError for anything else."""
+    if not isinstance(said, list) or len(said) != count:
+        raise ValueError(f"{said!r:.80}")
+    if any(type(one) is not int or not 0 <= one < 1 << 31 for one in said):
+        raise ValueError(f"{said!r:.80}")
+    return said
+
+
+@contextmanager
+def _blocked(signals: tuple[signal.Signals, ...]) -> Iterator[None]:
+    """Processes that are started here have these signals blocked for good."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class _SharedMemory:
@@ -49,24 +193,25 @@ class _SharedMemory:
     def __init__(self, descriptor: int) -> None:
         """Takes the descriptor over."""
         self.descriptor = descriptor
+        self._map: mmap.mmap | None = None
         self._bytes = np.empty(0, np.uint8)
         self._used = 0  # bytes that have been asked for since some were given back
 
     @classmethod
     def make(cls) -> _SharedMemory:
         made = os.memfd_create("packhorse-image", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        fcntl.fcntl(made, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+        fcntl.fcntl(made, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
         return cls(made)
 
     def there(self, size: int) -> npt.NDArray[np.uint8]:
         """The first `size` bytes. Raises ValueError if there are fewer."""
-        self._used = max(self._used, size)
         if len(self._bytes) < size:
             found = os.fstat(self.descriptor).st_size
             if found < size:
                 raise ValueError(f"{size} bytes of {found}")
             self._map = mmap.mmap(self.descriptor, found)
             self._bytes = np.frombuffer(self._map, np.uint8)
+        self._used = max(self._used, size)
         return self._bytes[:size]
 
     def put(self, content: npt.NDArray[np.uint8]) -> None:
@@ -77,9 +222,10 @@ class _SharedMemory:
 
     def give_back(self) -> None:
         """Frees memory if much of it has been used. What it held is lost."""
-        if self._used > _KEPT_BYTES:
-            self._map.madvise(mmap.MADV_REMOVE)
+        if self._used > _KEPT_BYTES and self._map is not None:
             self._used = 0
+            with suppress(OSError):  # some sandboxes know no such call, and keep the memory
+                self._map.madvise(mmap.MADV_REMOVE)
 
     def close(self) -> None:
         if self.descriptor >= 0:
@@ -87,100 +233,28 @@ class _SharedMemory:
             self.descriptor = -1
 
 
-class ReadingProcess:
-    """A `FileReader` in a process of its own, for one thread at a time. A process that ends, as one
-    does that the system kills for its memory, is started again for the next file."""
-
-    def __init__(self, processor: Any, patch_size: int) -> None:
-        """Starts the process, and does not wait for it."""
-        self._what = pickle.dumps((processor, patch_size))
-        self._start()
-
-    def _start(self) -> None:
-        with ExitStack() as undo:
-            memory = undo.enter_context(closing(_SharedMemory.make()))
-            ours, theirs = socket.socketpair()
-            connection = undo.enter_context(Connection(ours.detach()))
-            with theirs:
-                handed = theirs.fileno(), memory.descriptor
-                child = _CHILD.format(
-                    path=sys.path, module=__name__, socket=handed[0], memory=handed[1]
-                )
-                process = subprocess.Popen(
-                    [sys.executable, "-c", child],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    env={**os.environ, **dict.fromkeys(_ONE_THREAD, "1")},
-                    pass_fds=handed,
-                )
-            undo.pop_all()
-        self._memory, self._connection, self._process = memory, connection, process
-        with suppress(OSError):  # the process has ended, which the next question finds
-            self._connection.send_bytes(self._what)
-
-    def wait(self) -> None:
-        """Waits until it can read. Raises RuntimeError for a process that could not start."""
-        self._ask({"ready": True})
-
-    def open(self, file: bytes) -> Header:
-        """As of `FileReader`. Raises RuntimeError if the process ends meanwhile."""
-        if self._process.poll() is not None:
-            self.close()  # what the process has left
-            self._start()
-        self._memory.put(np.frombuffer(file, np.uint8))
-        return Header(*self._ask({"file": len(file)})["header"])
-
-    def patches(self) -> Patches:
-        """As of `FileReader`. Raises RuntimeError if the process ends meanwhile."""
-        said = self._ask({"patches": True})
-        rows, elements = (int(side) for side in said["shape"])
-        grids = np.array(said["grids"], np.int32).reshape(-1, 2)
-        if min(rows, elements) < 0 or rows != int(grids.astype(np.int64).prod(axis=1).sum()):
-            raise RuntimeError(f"a process that reads images says {said}")
-        found = self._memory.there(rows * elements * 4).view(np.float32).copy()
-        self._memory.give_back()
-        return Patches(found.reshape(rows, elements), np.array([0, rows], np.int32), grids)
-
-    def _ask(self, question: dict[str, Any]) -> dict[str, Any]:
-        try:
-            self._connection.send_bytes(json.dumps(question).encode())
-            said = self._connection.recv_bytes()
-        except (EOFError, OSError):
-            self._process.kill()
-            raise RuntimeError(
-                f"a process that reads images has ended: {_ending(self._process.wait())}"
-            ) from None
-        answer: dict[str, Any] = json.loads(said)
-        if "error" in answer:
-            raise _ERRORS.get(answer["error"], RuntimeError)(answer["message"])
-        return answer
-
-    def close(self) -> None:
-        """Ends the process."""
-        self._connection.close()
-        self._process.kill()
-        self._process.wait()
-        self._memory.close()
-
-
-def _ending(code: int) -> str:
-    return f"exit status {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
-
-
 def serve(connection: int, memory: int) -> None:
-    """The child: reads files until the other end of the connection is closed."""
-    # A terminal and a service manager send these to all processes. The parent still answers then.
-    for stop in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(stop, signal.SIG_IGN)
+    """The child: reads files until its parent ends, or closes the other end of the connection."""
+    # Where memory lacks, this process is ended before the server is.
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
     warnings.simplefilter("ignore")  # Pillow warns of files of strangers
-    parent, shared = Connection(connection), _SharedMemory(memory)
-    reader = FileReader(*pickle.loads(parent.recv_bytes()))
-    while True:
+    of, parent, shared = os.getppid(), socket.socket(fileno=connection), _SharedMemory(memory)
+    parent.settimeout(_LOOK_S)
+    reader: FileReader | None = None
+    while os.getppid() == of:
         try:
-            question = json.loads(parent.recv_bytes())
-        except (EOFError, OSError):
+            said = parent.recv(_MOST_SAID)
+            if not said:
+                return
+            if reader is None:
+                reader = FileReader(*pickle.loads(said))
+            else:
+                parent.send(json.dumps(_answer(reader, shared, json.loads(said))).encode())
+        except TimeoutError:  # a fork of the parent may keep the connection open
+            pass
+        except ConnectionError:
             return
-        parent.send_bytes(json.dumps(_answer(reader, shared, question)).encode())
 
 
 def _answer(reader: FileReader, shared: _SharedMemory, question: dict[str, Any]) -> dict[str, Any]:
@@ -190,9 +264,9 @@ def _answer(reader: FileReader, shared: _SharedMemory, question: dict[str, Any])
         if "patches" in question:
             made = reader.patches()
             shared.put(made.features.reshape(-1).view(np.uint8))
-            return {"shape": made.features.shape, "grids": made.grids.tolist()}
+            return {"grid": made.grids[0].tolist()}
         return {}
     except Exception as error:
         kind = next((one for one, of in _ERRORS.items() if isinstance(error, of)), "other")
         message = f"{type(error).__name__}: {error}" if kind == "other" else str(error)
-        return {"error": kind, "message": message}
+        return {"error": kind, "message": message[:1000]}

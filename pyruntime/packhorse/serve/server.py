@@ -81,6 +81,7 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await self.service.start()
+        self.connections.count_descriptors()
         if self._call_started is not None:
             self._call_started()
         try:

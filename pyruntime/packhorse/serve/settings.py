@@ -284,14 +284,14 @@ class Settings:
     )
     tokenization_workers: int | None = setting(
         None,
-        "Threads that tokenize, and as many that decode images; by default one for each core and a "
-        "quarter more, of those that tokenize up to 4.",
+        "Threads that tokenize, and threads or processes that decode images; by default one for "
+        "each core and a quarter more, of those that tokenize up to 4.",
         _OPERATION,
     )
     image_processes: int | None = setting(
         None,
-        "Processes of 25 MB that decode images of a model, in place of threads; 0: none. By "
-        "default models on a GPU have as many as there would be threads.",
+        "Processes of 25 to 70 MB that decode images of a model, in place of threads; 0: none. "
+        "By default models on a GPU have as many as there would be threads.",
         _OPERATION,
     )
 
@@ -311,17 +311,15 @@ class Settings:
         """Threads that tokenize texts."""
         return self.tokenization_workers or min(4, cores())
 
-    @property
-    def decoding_threads(self) -> int:
-        """Threads that decode images of each model, or have a process do it: an image takes many
-        times what a text does. There are some more than cores, for those that wait."""
-        return self.image_processes or self.tokenization_workers or cores() + cores() // 4
-
-    def decodes_apart(self, device: str) -> bool:
-        """True if images of a model on this device are decoded in processes. On a CPU the model
-        takes the cores, and threads that decode do not wait for each other."""
-        chosen = self.image_processes
-        return device != "cpu" if chosen is None else chosen > 0
+    def image_readers(self, device: str) -> tuple[int, bool]:
+        """(how many images of a model on this device are decoded at a time, whether processes do
+        it). An image takes many times what a text does, and there are more than cores, for those
+        that wait. On a CPU the model takes the cores, and threads hardly wait for each other."""
+        count, apart = self.image_processes, bool(self.image_processes)
+        if count is None and device != "cpu":
+            # A program that brings Python along is no interpreter that could be started.
+            apart = bool(sys.executable) and not getattr(sys, "frozen", False)
+        return count or self.tokenization_workers or cores() + cores() // 4, apart
 
     @classmethod
     def load(

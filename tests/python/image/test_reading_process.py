@@ -3,6 +3,7 @@ when a process ends."""
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import signal
@@ -41,7 +42,7 @@ def reader() -> Iterator[ReadingProcess]:
 def compare(reader: ReadingProcess, beside: FileReader, file: bytes) -> None:
     assert reader.open(file) == beside.open(file)
     found, expected = reader.patches(), beside.patches()
-    for name in ("features", "cu_seqlens", "grids"):
+    for name in ("features", "grids"):
         np.testing.assert_array_equal(getattr(found, name), getattr(expected, name), strict=True)
 
 
@@ -139,13 +140,117 @@ def test_a_process_that_is_killed_is_started_again(reader: ReadingProcess) -> No
     compare(reader, beside, picture(2))
 
 
-def test_signals_for_the_server_do_not_end_it(reader: ReadingProcess) -> None:
-    compare(reader, FileReader(processor_of(64), PATCH), picture(1))
-    for stop in (signal.SIGINT, signal.SIGTERM):
-        os.kill(process_of(reader), stop)
-    same = process_of(reader)
-    compare(reader, FileReader(processor_of(64), PATCH), picture(2))
-    assert process_of(reader) == same
+@pytest.mark.parametrize("begun", [False, True])
+def test_signals_for_the_server_do_not_end_it(begun: bool) -> None:
+    """Not while it starts, either."""
+    made = ReadingProcess(processor_of(64), PATCH)
+    if begun:
+        made.wait()
+    for stop in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        os.kill(process_of(made), stop)
+    same = process_of(made)
+    compare(made, FileReader(processor_of(64), PATCH), picture(2))
+    assert process_of(made) == same
+    assert not signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    made.close()
+
+
+# A child that answers questions as it was told to, whatever they are.
+LIAR = """
+import socket
+parent = socket.socket(fileno={{socket}})
+parent.recv(1 << 16)
+for answer in {answers}:
+    parent.recv(1 << 16)
+    parent.send(bytes.fromhex(answer).replace(b"~", b" " * 70_000))
+parent.recv(1)
+"""
+HEADER = b'{"header": [1, 1, 1]}'
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        [b'{"header": [NaN, 5, 1]}'],
+        [b'{"header": [-5, 5, 1]}'],
+        [b'{"header": [true, 5, 1]}'],
+        [b'{"header": [5, 5]}'],
+        [b'{"header": [1099511627776, 5, 1]}'],
+        [b'{"header": "abc"}'],
+        [b'{"grid": [1, 1]}'],
+        [b'{"error": ["value"], "message": ""}'],
+        [b'{"error": "value"}'],
+        [b"[]"],
+        [b"5"],
+        [b"no JSON"],
+        [b"~" + HEADER],
+        [HEADER, HEADER],
+        [HEADER, b'{"grid": [1048576, 1024]}'],
+        [HEADER, b'{"grid": [1, 2, 3]}'],
+        [HEADER, b'{"grid": [-1, -1]}'],
+        [HEADER, b'{"grid": [[1, 1]]}'],
+    ],
+)
+def test_wrong_answers_end_it(answers: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    """And are no fault of the image."""
+    monkeypatch.setattr(
+        reading_process, "_CHILD", LIAR.format(answers=[one.hex() for one in answers])
+    )
+    made = ReadingProcess(processor_of(64), PATCH)
+    if len(answers) == 2:
+        made.open(picture(1))
+    with pytest.raises(RuntimeError, match="gave a wrong answer"):
+        made.patches() if len(answers) == 2 else made.open(picture(1))
+    assert made._process.returncode == -signal.SIGKILL
+    made.close()
+
+
+def test_an_answer_that_is_not_taken_is_not_taken_later(
+    reader: ReadingProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory lacks, or a signal handler raises, while an answer is read."""
+    beside = FileReader(processor_of(64), PATCH)
+    for error in (MemoryError, KeyboardInterrupt):
+        with monkeypatch.context() as patch:
+
+            def fail(_: object, error: type[BaseException] = error) -> None:
+                raise error
+
+            patch.setattr(reading_process.json, "loads", fail)
+            with pytest.raises((RuntimeError, KeyboardInterrupt)):
+                reader.open(picture(1))
+        compare(reader, beside, picture(2, "PNG", (50, 100)))
+
+
+def test_a_process_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading_process, "_LONGEST_S", 0.5)
+    made = ReadingProcess(processor_of(64), PATCH)
+    with contextlib.suppress(RuntimeError):  # it may take longer to start
+        made.wait()
+    os.kill(process_of(made), signal.SIGSTOP)
+    with pytest.raises(RuntimeError, match="no answer in 0 s|has ended"):
+        made.open(picture(1))
+    monkeypatch.undo()
+    compare(made, FileReader(processor_of(64), PATCH), picture(1))
+    made.close()
+
+
+def test_a_file_that_cannot_be_opened_leaves_none_open(reader: ReadingProcess) -> None:
+    for one in (reader, FileReader(processor_of(64), PATCH)):
+        one.open(picture(1))
+        with pytest.raises(ValueError, match="no JPEG, PNG or WebP"):
+            one.open(b"x" * 5_000_000)
+        with pytest.raises(RuntimeError, match="no file is open"):
+            one.patches()
+    there = os.fstat(reader._memory.descriptor)
+    assert there.st_blocks * 512 <= reading_process._KEPT_BYTES
+
+
+def test_paths_that_python_does_not_look_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path, Path("elsewhere")])
+    made = ReadingProcess(processor_of(64), PATCH)
+    made.wait()
+    made.close()
 
 
 def test_a_process_that_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:

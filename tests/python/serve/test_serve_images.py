@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import base64
+import contextlib
+import os
+import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -267,6 +270,44 @@ def test_images_of_a_request_are_read_side_by_side(
         assert answer.status == 400
         assert "input[3]" in answer.json["error"]["message"]
         assert client.post("/v1/embeddings", {"model": "clip", "input": URLS}).status == 200
+
+
+def reading_processes() -> list[int]:
+    """Those that this process has started and not taken note of the end of."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            parent = (path / "stat").read_text().rsplit(")", 1)[1].split()[1]
+            if int(parent) == os.getpid() and b"reading_process" in (path / "cmdline").read_bytes():
+                found.append(int(path.name))
+    return found
+
+
+def test_a_process_that_ends_costs_one_request(
+    folders: dict[str, Path], clip: ImageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A decoder that crashes, or that the system ends: that request is an error of the server."""
+    real, before = ImageInput.header, set(reading_processes())
+    settings = settings_for(f"clip={folders['clip']}", image_processes=1)
+    body = {"model": "clip", "input": URLS[:1]}
+    with serving(settings) as (client, _):
+        (one,) = set(reading_processes()) - before
+
+        def header(*arguments: Any) -> Any:
+            found = real(*arguments)
+            os.kill(one, signal.SIGKILL)
+            return found
+
+        with monkeypatch.context() as patch:
+            patch.setattr(ImageInput, "header", header)
+            answer = client.post("/v1/embeddings", body)
+            assert (answer.status, answer.json["error"]["type"]) == (500, "server_error")
+        np.testing.assert_array_equal(
+            rows_of(client.post("/v1/embeddings", body)), clip.embed(FILES[:1])
+        )
+        (other,) = set(reading_processes()) - before
+        assert other != one
+    assert set(reading_processes()) == before
 
 
 def test_what_is_told_about_models(client: Client, clip: ImageModel) -> None:

@@ -263,6 +263,17 @@ def test_images_have_threads_for_all_cores(monkeypatch: pytest.MonkeyPatch) -> N
     """Texts have up to four: one takes a small part of the time of an image."""
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(16)))
     settings = Settings()
-    assert (settings.preparing_threads, settings.decoding_threads) == (4, 20)
+    assert settings.preparing_threads == 4
+    assert settings.image_readers("cpu") == (20, False)
+    assert settings.image_readers("cuda:0") == (20, True)
     settings = Settings(tokenization_workers=3)
-    assert (settings.preparing_threads, settings.decoding_threads) == (3, 3)
+    assert (settings.preparing_threads, settings.image_readers("cpu")) == (3, (3, False))
+    assert settings.image_readers("cuda") == (3, True)
+    for device in ("cpu", "cuda"):
+        chosen = Settings(tokenization_workers=3, image_processes=5)
+        assert chosen.image_readers(device) == (5, True)
+        assert Settings(image_processes=0).image_readers(device) == (20, False)
+    with pytest.raises(ValueError, match="image_processes is -1, expected 0 or more"):
+        Settings.load(image_processes=-1)
+    monkeypatch.setattr("sys.frozen", True, raising=False)
+    assert Settings().image_readers("cuda") == (20, False)

@@ -9,8 +9,7 @@ from typing import NamedTuple, NoReturn
 
 from packhorse.image.decoding import TooManyPixelsError
 from packhorse.image.file_bytes import from_base64
-from packhorse.image.file_reader import FileReader, Header
-from packhorse.image.reading_process import ReadingProcess
+from packhorse.image.file_reader import Header, Reader
 from packhorse.serve.errors import ServeError
 
 _KINDS = ("image/jpeg", "image/jpg", "image/png", "image/webp", "application/octet-stream")
@@ -67,7 +66,7 @@ class ImageInput(NamedTuple):
     def wrong(self, what: str) -> NoReturn:
         raise ServeError("validation", f"{self.name}{what}", parameter=self.name)
 
-    def header(self, reader: FileReader | ReadingProcess, file: bytes, most: int) -> Header:
+    def header(self, reader: Reader, file: bytes, most: int) -> Header:
         """Opens the file with a reader. Raises ServeError for more pixels than `most`, for a file
         that takes long to decode, and for what is no image."""
         try:

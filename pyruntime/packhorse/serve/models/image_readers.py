@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from queue import SimpleQueue
+from queue import LifoQueue
 from typing import Any
 
-from packhorse.image.file_reader import FileReader
+from packhorse.image.file_reader import FileReader, Reader
 from packhorse.image.reading_process import ReadingProcess
 
 
@@ -20,25 +20,25 @@ class ImageReaders:
     """
 
     def __init__(self, processor: Any, patch_size: int, count: int, *, apart: bool) -> None:
-        make = ReadingProcess if apart else FileReader
-        self._all: list[FileReader | ReadingProcess] = []
-        self._free: SimpleQueue[FileReader | ReadingProcess] = SimpleQueue()
+        # The last one that was used comes first, so that under little load few need memory.
+        self._free: LifoQueue[Reader] = LifoQueue()
+        self._processes: list[ReadingProcess] = []
         try:
             for _ in range(count):
-                self._all.append(make(processor, patch_size))
-                self._free.put(self._all[-1])
+                if apart:
+                    self._processes.append(ReadingProcess(processor, patch_size))
+                self._free.put(self._processes[-1] if apart else FileReader(processor, patch_size))
         except BaseException:
             self.close()
             raise
 
     def wait(self) -> None:
         """Waits until all can read. Raises RuntimeError for a process that could not start."""
-        for reader in self._all:
-            if isinstance(reader, ReadingProcess):
-                reader.wait()
+        for process in self._processes:
+            process.wait()
 
     @contextmanager
-    def one(self) -> Iterator[FileReader | ReadingProcess]:
+    def one(self) -> Iterator[Reader]:
         """A reader that nobody else has; waits while there is none."""
         reader = self._free.get()
         try:
@@ -48,5 +48,5 @@ class ImageReaders:
 
     def close(self) -> None:
         """Ends the processes. Nobody reads any more."""
-        for reader in self._all:
-            reader.close()
+        for process in self._processes:
+            process.close()

@@ -110,7 +110,7 @@ class ServedImages(Served):
         self._model = first
         self._patch_size = int(first.session.config["image"]["patch_size"])
         self._most_bytes = server.max_image_bytes
-        threads = server.decoding_threads
+        threads, apart = server.image_readers(first.session.device)
         self._budget = PixelBudget(
             server.max_image_pixels, server.max_image_pixels * -(-threads // _DECODING_TOGETHER)
         )
@@ -126,7 +126,6 @@ class ServedImages(Served):
                 methods += ["zero_shot", *self.texts.methods]
             own_pool = TokenizerPool(threads, "image")
             undo.callback(own_pool.close)
-            apart = server.decodes_apart(first.session.device)
             self._readers = ImageReaders(processor, self._patch_size, threads, apart=apart)
             undo.callback(self._readers.close)
             super().__init__(
@@ -209,7 +208,7 @@ class ServedImages(Served):
         slices = [items[begin : begin + size] for begin in range(0, len(items), size)]
         gathered = _Gathered(len(slices), self._put)
         return [
-            TokenizingTask(work, task, some, partial(gathered.put, number), alone=True)
+            TokenizingTask(work, task, some, partial(gathered.put, number), True)
             for number, some in enumerate(slices)
         ]
 

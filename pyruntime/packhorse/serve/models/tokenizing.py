@@ -24,15 +24,15 @@ _MOST_ITEMS = 256  # items in one call of the tokenizer
 class TokenizingTask(NamedTuple):
     """Items of a request to be made tokens for a task.
 
-    put    takes the result
-    alone  true: it is prepared by itself, beside others of the same task
+    put        takes the result
+    by_itself  true: it is never prepared in one call with others of the task
     """
 
     work: QueuedRequest
     task: Task[Any, Any, Any]
     items: list[Any]
     put: Callable[[QueuedRequest, Request, Any], None]
-    alone: bool = False
+    by_itself: bool = False
 
 
 class TokenizerPool:
@@ -82,7 +82,7 @@ class TokenizerPool:
                 self._changed.wait()
             jobs = [self._jobs.popleft()]
             count = len(jobs[0].items)
-            while self._jobs and self._jobs[0].task is jobs[0].task and not jobs[0].alone:
+            while self._jobs and self._jobs[0].task is jobs[0].task and not jobs[0].by_itself:
                 count += len(self._jobs[0].items)
                 if count > _MOST_ITEMS:
                     break
