@@ -43,6 +43,8 @@ _KEPT_BYTES = 4 << 20  # memory for the next file; more is given back
 _MOST_SAID = 1 << 16  # bytes of an answer, of a message or of the child's settings
 _LONGEST_S = 60.0  # time of reading a file, which takes a few seconds at most
 _LOOK_S = 10.0  # time between two looks of an idle child for its parent
+# Priority below that of the server's own threads: on busy cores what feeds the model goes first.
+_NICE = 5
 _CHILD = "import sys; sys.path[:] = {path!r}; from {module} import serve; serve({socket}, {memory})"
 # The child's libraries compute on one thread.
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -238,6 +240,7 @@ def serve(connection: int, memory: int) -> None:
     # Where memory lacks, this process is ended before the server is.
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
+    os.nice(_NICE)
     warnings.simplefilter("ignore")  # Pillow warns of files of strangers
     of, parent, shared = os.getppid(), socket.socket(fileno=connection), _SharedMemory(memory)
     parent.settimeout(_LOOK_S)
