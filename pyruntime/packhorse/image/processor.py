@@ -23,6 +23,10 @@ from packhorse.number_checks import is_int
 FloatArray = npt.NDArray[np.float32]
 Result = TypeVar("Result")
 
+# Pixels of an image from which on several threads resize it. Smaller ones take less time than
+# threads need to begin, and loops of several threads take turns.
+_SHARED_PIXELS = 1 << 22
+
 
 @dataclass(frozen=True)
 class Patches:
@@ -47,8 +51,8 @@ class ImageProcessor:
     transformers 4 called slow processors. They differ by up to a few steps of 255 in resized
     images.
 
-    `threads`: images are spread over as many threads, and a single image over as many, too; 0 means
-    one for each core. `max_pixels`: larger images are refused before they are decoded.
+    `threads`: images are spread over as many threads, and a single large image over as many, too; 0
+    means one for each core. `max_pixels`: larger images are refused before they are decoded.
 
     An object holds no resources, and any number of threads may use it.
     """
@@ -138,6 +142,8 @@ class ImageProcessor:
         """One image: [3, height, width], or of patches [rows, columns, 3 * height * width]."""
         image = native_image(decode(source, self.max_pixels))
         height = sum(rows for rows, _ in image[0])
+        if height * image[1] < _SHARED_PIXELS:
+            threads = 1
         resized = self.settings.resized(height, image[1])
         frame, corner = self._frame(resized)
         padded = self.settings.pad or frame

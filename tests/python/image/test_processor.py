@@ -20,6 +20,7 @@ pytestmark = pytest.mark.skipif(
     "cpu" not in packhorse.available_devices(), reason="for the CPU backend"
 )
 if "cpu" in packhorse.available_devices():
+    from packhorse._native import image as native
     from packhorse.image import ImageProcessor, ImageSettings, PatchLimit
     from packhorse.image.tiles import TileSettings
 
@@ -236,6 +237,26 @@ def test_errors_name_the_image_and_leave_the_processor_usable() -> None:
         ImageProcessor(ImageSettings(resample="box"))
     with pytest.raises(ValueError, match="threads is -1"):
         ImageProcessor(ImageSettings(), threads=-1)
+
+
+def test_large_images_alone_have_several_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the bits of one thread. Smaller ones would wait for each other's turns."""
+    threads: list[int] = []
+    real = native.make_features
+
+    def make_features(*args: Any) -> None:
+        threads.append(args[-1])
+        real(*args)
+
+    monkeypatch.setattr(native, "make_features", make_features)
+    noise = np.random.default_rng(0).integers(0, 256, (2048, 2048, 3), np.uint8)
+    for pixels, expected in ((noise, 2), (noise[1:], 1), (noise[:9], 1)):
+        found = ImageProcessor(ImageSettings(resize=(50, 60)), threads=2)(pixels)
+        alone = ImageProcessor(ImageSettings(resize=(50, 60)), threads=1)(pixels)
+        np.testing.assert_array_equal(found, alone)
+        assert threads[-2:] == [expected, 1]
+    ImageProcessor(ImageSettings(resize=(50, 60)), threads=2)([noise, noise])
+    assert threads[-2:] == [1, 1]
 
 
 def test_any_number_of_threads_may_call() -> None:

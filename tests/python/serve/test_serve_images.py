@@ -310,6 +310,19 @@ def test_a_process_that_ends_costs_one_request(
     assert set(reading_processes()) == before
 
 
+def test_descriptors_of_processes_are_no_connections(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two of each: its socket and its memory."""
+    monkeypatch.setattr("resource.getrlimit", lambda _which: (400, 400))
+    most = []
+    for processes in (0, 3):
+        settings = settings_for(f"deit={folders['deit']}", image_processes=processes)
+        with serving(settings) as (_, server):
+            most.append(server.connections.most)
+    assert most[0] - most[1] == 6
+
+
 def test_what_is_told_about_models(client: Client, clip: ImageModel) -> None:
     models = {one["name"]: one for one in client.get("/models").json}
     assert models["clip"]["methods"] == ["embed", "embed_all", "embed_images", "zero_shot"]
