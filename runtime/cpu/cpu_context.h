@@ -72,6 +72,10 @@ class CpuHostDeviceRing final : public HostDeviceRing {
   size_t pending_ = 0;
 };
 
+// Bytes of copies from which on several threads make them: fewer take less time than threads need
+// to begin.
+constexpr size_t kSharedCopyBytes = size_t{128} << 10;
+
 class CpuContext final : public DeviceContext {
  public:
   explicit CpuContext(const BackendOptions& options)
@@ -93,13 +97,19 @@ class CpuContext final : public DeviceContext {
     if (bytes > 0) std::memcpy(host_to, device_from, bytes);
   }
   void copy(std::span<const DeviceCopy> copies) override {
-    for (const DeviceCopy& copy : copies) {
+    const auto one = [&](int64_t index) {
+      const DeviceCopy& copy = copies[static_cast<size_t>(index)];
       auto* to = static_cast<char*>(copy.to);
       const auto* from = static_cast<const char*>(copy.from);
       for (int64_t row = 0; row < copy.rows; ++row, to += copy.stride, from += copy.stride) {
         std::memcpy(to, from, copy.bytes);
       }
-    }
+    };
+    size_t bytes = 0;
+    for (const DeviceCopy& copy : copies) bytes += copy.bytes * static_cast<size_t>(copy.rows);
+    const auto count = static_cast<int64_t>(copies.size());
+    if (bytes >= kSharedCopyBytes) return for_each(count, one);
+    for (int64_t index = 0; index < count; ++index) one(index);
   }
   size_t free_bytes() const override { return free_host_memory(); }
   std::unique_ptr<UploadBuffer> make_upload_buffer(void* device_to, size_t) override {

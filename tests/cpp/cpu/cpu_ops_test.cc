@@ -63,6 +63,38 @@ TEST(cpu_allocate_is_aligned_and_names_what_lacks) {
   CHECK_THROWS_AS(OutOfMemory, ops.device->allocate(SIZE_MAX - 5), std::to_string(SIZE_MAX - 5));
 }
 
+TEST(cpu_copies_rows_of_places) {
+  // Places of 8 rows of 4 KB, of which each copy takes the beginnings: a few, and more than one
+  // thread copies.
+  constexpr size_t kStride = 4096, kRows = 8, kPlace = kStride * kRows;
+  for (int threads : {1, 3}) {
+    const auto ops = make(threads);
+    for (size_t places : {size_t{2}, size_t{4}, size_t{40}}) {
+      for (size_t bytes : {size_t{0}, size_t{16}, size_t{1008}, kStride}) {
+        std::vector<char> memory(places * kPlace);
+        for (size_t i = 0; i < memory.size(); ++i) memory[i] = static_cast<char>(i * 7 + i / 4096);
+        std::vector<char> expected = memory;
+        std::vector<DeviceCopy> copies;
+        for (size_t place = 0; place + 1 < places; place += 2) {
+          const size_t from = place * kPlace, to = from + kPlace;
+          copies.push_back({.to = memory.data() + to,
+                            .from = memory.data() + from,
+                            .bytes = bytes,
+                            .stride = kStride,
+                            .rows = kRows});
+          for (size_t row = 0; row < kRows; ++row) {
+            for (size_t i = 0; i < bytes; ++i) {
+              expected[to + row * kStride + i] = expected[from + row * kStride + i];
+            }
+          }
+        }
+        ops.device->copy(copies);
+        CHECK(memory == expected);
+      }
+    }
+  }
+}
+
 TEST(cpu_use_after_fork_is_an_error_not_a_hang) {
   // QEMU's emulation of a process (7.2) fails by itself where the child of one that has threads
   // starts threads.
