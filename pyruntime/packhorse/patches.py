@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from packhorse.device import ForeignArray, dtype_of, is_device_array, shape_of
+from packhorse.named_errors import named
 from packhorse.packing import Int32Array, as_int32
 
 FloatMatrix = npt.NDArray[np.float32]
@@ -138,6 +139,18 @@ def patches_of(image: npt.ArrayLike, size: int) -> PackedPatches:
     channels, rows, columns = array.shape[0], array.shape[1] // size, array.shape[2] // size
     cells = array.reshape(channels, rows, size, columns, size).transpose(1, 3, 0, 2, 4)
     return PackedPatches(cells.reshape(rows * columns, -1), [(rows, columns)])
+
+
+def packed(made: Any, patch_size: int) -> PackedPatches:
+    """The patches that a processor made of images, an object with `features` and `grids`, as a
+    session takes them. Raises ValueError for an image that has become smaller than a patch."""
+    for number, grid in enumerate(np.asarray(made.grids).reshape(-1, 2).tolist()):
+        if min(grid) == 0:
+            error = ValueError(
+                f"an image becomes smaller than a patch of {patch_size} x {patch_size} pixels"
+            )
+            raise error if len(made.grids) == 1 else named(error, f"image {number}")
+    return PackedPatches(made.features, made.grids)
 
 
 def join(batches: Sequence[PackedPatches]) -> PackedPatches:

@@ -7,8 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 from packhorse.image.decoding import OpenedImage, open_image
 from packhorse.image.file_bytes import count_scans
-from packhorse.packing import Int32Array
-from packhorse.patches import FloatMatrix
+from packhorse.patches import PackedPatches, packed
 
 
 class Header(NamedTuple):
@@ -20,15 +19,6 @@ class Header(NamedTuple):
     scans: int
 
 
-class Patches(Protocol):
-    """Patches of one image, as of `PackedPatches`: features [patches, elements], grids [1, 2]."""
-
-    @property
-    def features(self) -> FloatMatrix: ...
-    @property
-    def grids(self) -> Int32Array: ...
-
-
 class Reader(Protocol):
     """Reads files one after the other, each by `open` and then `patches`."""
 
@@ -36,9 +26,9 @@ class Reader(Protocol):
         """Reads the header. Raises as `packhorse.image.decoding.open_image`."""
         ...
 
-    def patches(self) -> Patches:
-        """The patches of the file that was opened last. Raises ValueError for one that is
-        broken."""
+    def patches(self) -> PackedPatches:
+        """The patches of the file that was opened last, one image. Raises ValueError for one that
+        is broken, or becomes smaller than a patch."""
         ...
 
 
@@ -61,9 +51,8 @@ class FileReader:
         self._opened = opened
         return header
 
-    def patches(self) -> Patches:
+    def patches(self) -> PackedPatches:
         opened, self._opened = self._opened, None
         if opened is None:
             raise RuntimeError("no file is open")
-        found: Patches = self._processor.patches([opened], self._patch_size)
-        return found
+        return packed(self._processor.patches([opened], self._patch_size), self._patch_size)

@@ -26,7 +26,7 @@ from packhorse.named_errors import named, with_message
 from packhorse.names import AskedDtype, OutputName
 from packhorse.option_fields import takes_options
 from packhorse.packing import batch_ranges
-from packhorse.patches import PackedPatches
+from packhorse.patches import PackedPatches, packed
 from packhorse.progress_bar import Progress, reporting, shows_loading
 from packhorse.result import FloatArray
 from packhorse.text.checks import as_texts
@@ -274,18 +274,6 @@ class ImageModel:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.session!r})"
-
-
-def packed(made: Any, patch_size: int) -> PackedPatches:
-    """The patches that a processor made, as a session takes them. Raises ValueError for an image
-    that has become smaller than a patch."""
-    for number, grid in enumerate(np.asarray(made.grids).reshape(-1, 2).tolist()):
-        if min(grid) == 0:
-            error = ValueError(
-                f"an image becomes smaller than a patch of {patch_size} x {patch_size} pixels"
-            )
-            raise error if len(made.grids) == 1 else named(error, f"image {number}")
-    return PackedPatches(made.features, made.grids)
 
 
 # Options of both models of a checkpoint; sizes of batches are those of images.

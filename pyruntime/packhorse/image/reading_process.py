@@ -7,17 +7,16 @@ said of them, JSON that keeps its bounds:
 
     parent: {"file": bytes}                child: {"header": [width, height, scans]}
     parent: {"patches": true}              child: {"grid": [rows, columns]}
+    parent: {"ready": true}                child: {}
 
-or, instead of either answer, {"error": kind, "message": text}. Decoders see bytes of strangers, so
+or, instead of an answer, {"error": kind, "message": text}. Decoders see bytes of strangers, so
 nothing that the child says is believed: a process that answers with anything else, or not in time,
 is ended.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
-import mmap
 import os
 import pickle
 import signal
@@ -28,18 +27,16 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from packhorse.image.decoding import TooManyPixelsError
 from packhorse.image.file_reader import FileReader, Header
+from packhorse.image.shared_memory import SharedMemory
 from packhorse.logs import LOGGER
-from packhorse.packing import Int32Array
-from packhorse.patches import FloatMatrix
+from packhorse.patches import PackedPatches
 
-_KEPT_BYTES = 4 << 20  # memory for the next file; more is given back
 _MOST_SAID = 1 << 16  # bytes of an answer, of a message or of the child's settings
 _LONGEST_S = 60.0  # time of reading a file, which takes a few seconds at most
 _LOOK_S = 10.0  # time between two looks of an idle child for its parent
@@ -54,13 +51,6 @@ _ERRORS = {"pixels": TooManyPixelsError, "value": ValueError, "memory": MemoryEr
 Found = TypeVar("Found")
 
 
-class ReadPatches(NamedTuple):
-    """Patches of an image, as of `file_reader.Patches`."""
-
-    features: FloatMatrix
-    grids: Int32Array
-
-
 class ReadingProcess:
     """A `Reader` in a process of its own, for one thread at a time. A process that ends, as one
     does that the system kills for its memory, is started again for the next file."""
@@ -73,7 +63,7 @@ class ReadingProcess:
 
     def _start(self) -> None:
         with ExitStack() as undo:
-            memory = undo.enter_context(closing(_SharedMemory.make()))
+            memory = undo.enter_context(closing(SharedMemory.make()))
             # Packets, so that a question has one answer, however long it says that it is.
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             undo.enter_context(ours)
@@ -112,14 +102,14 @@ class ReadingProcess:
         finally:
             self._memory.give_back()
 
-    def patches(self) -> ReadPatches:
+    def patches(self) -> PackedPatches:
         """As of `Reader`. Raises RuntimeError if the process ends meanwhile."""
 
-        def taken(said: dict[str, Any]) -> ReadPatches:
+        def taken(said: dict[str, Any]) -> PackedPatches:
             rows, columns = _sizes(said["grid"], 2)
             shape = rows * columns, self._elements
             content = self._memory.there(shape[0] * shape[1] * 4).view(np.float32)
-            return ReadPatches(content.reshape(shape).copy(), np.array([[rows, columns]], np.int32))
+            return PackedPatches(content.reshape(shape).copy(), [(rows, columns)])
 
         try:
             return self._ask({"patches": True}, taken)
@@ -188,53 +178,6 @@ def _blocked(signals: tuple[signal.Signals, ...]) -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-class _SharedMemory:
-    """A file without a name that two processes have mapped. It never becomes shorter, so that no
-    process can take memory away that the other one reads."""
-
-    def __init__(self, descriptor: int) -> None:
-        """Takes the descriptor over."""
-        self.descriptor = descriptor
-        self._map: mmap.mmap | None = None
-        self._bytes = np.empty(0, np.uint8)
-        self._used = 0  # bytes that have been asked for since some were given back
-
-    @classmethod
-    def make(cls) -> _SharedMemory:
-        made = os.memfd_create("packhorse-image", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        fcntl.fcntl(made, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
-        return cls(made)
-
-    def there(self, size: int) -> npt.NDArray[np.uint8]:
-        """The first `size` bytes. Raises ValueError if there are fewer."""
-        if len(self._bytes) < size:
-            found = os.fstat(self.descriptor).st_size
-            if found < size:
-                raise ValueError(f"{size} bytes of {found}")
-            self._map = mmap.mmap(self.descriptor, found)
-            self._bytes = np.frombuffer(self._map, np.uint8)
-        self._used = max(self._used, size)
-        return self._bytes[:size]
-
-    def put(self, content: npt.NDArray[np.uint8]) -> None:
-        """Writes bytes from the beginning on, without the interpreter lock."""
-        if os.fstat(self.descriptor).st_size < len(content):
-            os.ftruncate(self.descriptor, -len(content) // mmap.PAGESIZE * -mmap.PAGESIZE)
-        self.there(len(content))[:] = content
-
-    def give_back(self) -> None:
-        """Frees memory if much of it has been used. What it held is lost."""
-        if self._used > _KEPT_BYTES and self._map is not None:
-            self._used = 0
-            with suppress(OSError):  # some sandboxes know no such call, and keep the memory
-                self._map.madvise(mmap.MADV_REMOVE)
-
-    def close(self) -> None:
-        if self.descriptor >= 0:
-            os.close(self.descriptor)
-            self.descriptor = -1
-
-
 def serve(connection: int, memory: int) -> None:
     """The child: reads files until its parent ends, or closes the other end of the connection."""
     # Where memory lacks, this process is ended before the server is.
@@ -242,7 +185,7 @@ def serve(connection: int, memory: int) -> None:
         Path("/proc/self/oom_score_adj").write_text("1000")
     os.nice(_NICE)
     warnings.simplefilter("ignore")  # Pillow warns of files of strangers
-    of, parent, shared = os.getppid(), socket.socket(fileno=connection), _SharedMemory(memory)
+    of, parent, shared = os.getppid(), socket.socket(fileno=connection), SharedMemory(memory)
     parent.settimeout(_LOOK_S)
     reader: FileReader | None = None
     while os.getppid() == of:
@@ -260,7 +203,7 @@ def serve(connection: int, memory: int) -> None:
             return
 
 
-def _answer(reader: FileReader, shared: _SharedMemory, question: dict[str, Any]) -> dict[str, Any]:
+def _answer(reader: FileReader, shared: SharedMemory, question: dict[str, Any]) -> dict[str, Any]:
     try:
         if "file" in question:
             return {"header": reader.open(shared.there(question["file"]).tobytes())}

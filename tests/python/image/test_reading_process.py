@@ -22,6 +22,7 @@ from packhorse.image import ImageProcessor, ImageSettings, reading_process
 from packhorse.image.decoding import TooManyPixelsError
 from packhorse.image.file_reader import FileReader
 from packhorse.image.reading_process import ReadingProcess
+from packhorse.image.shared_memory import KEPT_BYTES
 from picture_models import picture
 
 PATCH = 16
@@ -71,6 +72,15 @@ def test_patches_are_those_of_a_thread(reader: ReadingProcess) -> None:
             compare(reader, beside, picture(number, form, size))
 
 
+def refusal(reader: FileReader | ReadingProcess, file: bytes) -> tuple[type[Exception], str]:
+    try:
+        reader.open(file)
+        reader.patches()
+    except ValueError as error:
+        return type(error), str(error)
+    raise AssertionError("the file was read")
+
+
 def test_results_do_not_change_later(reader: ReadingProcess) -> None:
     reader.open(picture(1))
     found = reader.patches().features
@@ -89,21 +99,16 @@ def test_sizes_of_results(side: int) -> None:
         if file[:1] == b"x":
             with pytest.raises(ValueError, match="no JPEG, PNG or WebP"):
                 made.open(file)
+        elif side == 8:
+            found = refusal(made, file)
+            assert found == refusal(beside, file)
+            assert "smaller than a patch" in found[1]
         else:
             compare(made, beside, file)
     there = os.fstat(made._memory.descriptor)
-    assert there.st_size > reading_process._KEPT_BYTES
-    assert there.st_blocks * 512 <= reading_process._KEPT_BYTES
+    assert there.st_size > KEPT_BYTES
+    assert there.st_blocks * 512 <= KEPT_BYTES
     made.close()
-
-
-def refusal(reader: FileReader | ReadingProcess, file: bytes) -> tuple[type[Exception], str]:
-    try:
-        reader.open(file)
-        reader.patches()
-    except ValueError as error:
-        return type(error), str(error)
-    raise AssertionError("the file was read")
 
 
 def test_errors_are_those_of_a_thread(reader: ReadingProcess) -> None:
@@ -243,7 +248,7 @@ def test_a_file_that_cannot_be_opened_leaves_none_open(reader: ReadingProcess) -
         with pytest.raises(RuntimeError, match="no file is open"):
             one.patches()
     there = os.fstat(reader._memory.descriptor)
-    assert there.st_blocks * 512 <= reading_process._KEPT_BYTES
+    assert there.st_blocks * 512 <= KEPT_BYTES
 
 
 def test_paths_that_python_does_not_look_at(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,17 +41,17 @@ class Connections:
         self.keep_alive_s = settings.keep_alive_s
         shortest = min(self.receive_s, self.write_s, self.keep_alive_s)
         self.tick_s = min(_LONGEST_TICK_S, shortest / _TICKS)
-        self.most = settings.max_connections or default_most()
-        self._fixed = settings.max_connections is not None
+        self._chosen = settings.max_connections
+        self.count_descriptors()
         self._metrics = metrics
         self._open: set[Open] = set()
         self._idle: dict[Open, None] = {}  # the one that is idle for the longest time first
         self._surplus: dict[Open, None] = {}
 
     def count_descriptors(self) -> None:
-        """Bounds connections by the descriptors that are left, once models have taken theirs."""
-        if not self._fixed:
-            self.most = default_most()
+        """Bounds connections by the descriptors that are left, unless the settings bound them: at
+        first, and once models have taken theirs."""
+        self.most = self._chosen or default_most()
 
     def add(self, one: Open) -> bool:
         """Counts a new connection. False: it is surplus."""

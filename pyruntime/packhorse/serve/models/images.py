@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from packhorse.image import ImageModel
-from packhorse.image.model import packed
 from packhorse.names import OutputName
 from packhorse.patches import PackedPatches, join
 from packhorse.result import FloatArray, RunResult
@@ -180,7 +179,7 @@ class ServedImages(Served):
                 try:
                     # Narrow images may become very long ones, which are not made.
                     self._check_tokens(image, self._expected_tokens(height, width))
-                    found = packed(reader.patches(), self._patch_size)
+                    found = reader.patches()
                 except ValueError as error:
                     image.wrong(f": {error}")
         self._check_tokens(image, self._runner.tokens(found))
@@ -208,7 +207,7 @@ class ServedImages(Served):
         slices = [items[begin : begin + size] for begin in range(0, len(items), size)]
         gathered = _Gathered(len(slices), self._put)
         return [
-            TokenizingTask(work, task, some, partial(gathered.put, number), True)
+            TokenizingTask(work, task, some, partial(gathered.put, number), by_itself=True)
             for number, some in enumerate(slices)
         ]
 
