@@ -1,7 +1,5 @@
 // Choosing tokens: a cluster of blocks for each row of logits, or one block where there are many
-// rows. A block has a segment of the vocabulary. Its logits stay where they are and are read
-// several times, out of the caches. Logits of 16 bits become float32 where they are read, and in
-// memory only where the settings change them there.
+// rows. A block has a segment of the vocabulary.
 //
 // No row is sorted. The tokens that top_k or top_p keep are those above a key, and that key is
 // found digit by digit with a histogram of the next 8 bits, as in a radix sort. A list of a few
@@ -9,12 +7,9 @@
 // Weights of tokens are integers (ops/sampling_math.h): threads may add them in any order, and the
 // token that is drawn is the same as on the CPU for the same logits, but for the last bits of exp.
 #include <cfloat>
-#include <type_traits>
 
 #include "core/math.h"
-#include "cuda/common/vector.cuh"
-#include "cuda/sampling/row_blocks.cuh"
-#include "cuda/sampling/sampling.h"
+#include "cuda/sampling/row_logits.cuh"
 #include "ops/sampling_math.h"
 
 namespace packhorse::cuda {
@@ -47,31 +42,7 @@ struct Shared {
   int found;
 };
 
-/// Eight logits as they lie in memory.
-template <class From>
-struct VectorBits {
-  static constexpr int kWords = static_cast<int>(sizeof(From) * kVectorSize / sizeof(uint4));
-  uint4 words[kWords];
-
-  __device__ void load(const From* from) {
-#pragma unroll
-    for (int i = 0; i < kWords; ++i) words[i] = reinterpret_cast<const uint4*>(from)[i];
-  }
-  __device__ void unpack(float (&to)[kVectorSize]) const {
-    if constexpr (std::is_same_v<From, float>) {
-      load_vector(to, reinterpret_cast<const float*>(words));
-    } else {
-      cuda::unpack<From>(to, words[0]);
-    }
-  }
-};
-
-/// Segments of a row, of which a block has one or more: so sums of floats have the same order
-/// however many blocks there are.
-constexpr int kSegments = kMostRowBlocks;
-
-/// One row of logits. T: the dtype of SampleArgs::source, or float where there is none. kVectors:
-/// rows can be read in vectors (takes_vectors).
+/// The choice of one row's token. T, kVectors: of RowLogits.
 template <class T, bool kVectors>
 class Row {
  public:
@@ -79,17 +50,13 @@ class Row {
       : args_(args),
         row_(args.rows[index]),
         index_(index),
-        vocab_size_(static_cast<int>(args.logits.shape[1])),
-        logits_(static_cast<float*>(args.logits.data) + index * args.logits.row_stride),
-        source_(static_cast<const T*>(args.source.data) + index * args.source.row_stride),
+        logits_(args, index, blocks),
         shared_(shared),
         blocks_(blocks),
-        begin_(segment_begin(blocks.rank() * segments())),
-        end_(segment_begin((blocks.rank() + 1) * segments())),
         plain_(row_.counts < 0 && row_.mask < 0 && row_.bias_end >= row_.boost_end && !row_.flat) {}
 
   __device__ void run() {
-    if (changes_logits()) store_logits();
+    if (changes_logits()) logits_.store();
     if (row_.filtered || row_.timestamps >= 0) filter();
     if (row_.of_beam) return write_beam();
     float normalizer = 0;
@@ -98,11 +65,11 @@ class Row {
     add_biases();
     const int token = row_.forced >= 0 ? row_.forced : choose();
     // The block that has the token knows its logit as it was.
-    const bool is_mine = token < 0 ? blocks_.rank() == 0 : token >= begin_ && token < end_;
+    const bool is_mine = token < 0 ? blocks_.rank() == 0 : logits_.has(token);
     if (threadIdx.x != 0 || !is_mine) return;
     args_.tokens[index_] = token;
     if (!args_.wants_logprobs) return;
-    float logit = token < 0 ? normalizer : logit_of(token);
+    float logit = token < 0 ? normalizer : logits_.at(token);
     for (int i = row_.bias_begin; i < row_.bias_end && !filtered_; ++i) {
       if (args_.bias_tokens[i] == token) logit = unbiased()[i];
     }
@@ -115,97 +82,12 @@ class Row {
     return row_.filtered || row_.timestamps >= 0 || row_.bias_begin < row_.bias_end;
   }
 
-  /// Writes this block's logits as float32, which they stay from then on.
-  __device__ void store_logits() {
-    if constexpr (!std::is_same_v<T, float>) {
-      for_logits([&](int token, float logit) { logits_[token] = logit; });
-      stored_ = true;
-      __syncthreads();
-    }
-  }
-
-  __device__ float logit_of(int token) const {
-    if constexpr (!std::is_same_v<T, float>) {
-      if (!stored_) return to_float(source_[token]);
-    }
-    return logits_[token];
-  }
-
-  __device__ int segments() const { return kSegments / blocks_.count(); }
-
-  __device__ int segment_begin(int segment) const {
-    const int size = round_up(ceil_div(vocab_size_, kSegments), kVectorSize);
-    return min(segment * size, vocab_size_);
-  }
-
-  /// Calls visit(token, logit) for the tokens first, first + stride and so on, below `end`. It asks
-  /// for several logits at a time, since a block alone has many of them to bring.
-  template <class Visit>
-  __device__ void visit_logits(int first, int end, int stride, Visit visit) const {
-    constexpr int kAtOnce = 8;
-    for (; first < end; first += kAtOnce * stride) {
-      float logits[kAtOnce];
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) logits[i] = logit_of(min(first + i * stride, end - 1));
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        if (first + i * stride < end) visit(first + i * stride, logits[i]);
-      }
-    }
-  }
-
-  /// Calls visit(token, logit) for this thread's tokens of [begin, end), in vectors out of `from`.
-  /// The next two of 16 bits are under way while one is visited: they become float32 only then,
-  /// since a number is waited for where it is converted.
-  template <class From, class Visit>
-  __device__ void visit_vectors(const From* from, int begin, int end, Visit visit) const {
-    constexpr int kStride = kSampleThreads * kVectorSize;
-    constexpr int kUnderWay = sizeof(From) == 2 ? 2 : 1;
-    const int last = (end - 1) / kVectorSize * kVectorSize;
-    int first = (begin / kVectorSize + static_cast<int>(threadIdx.x)) * kVectorSize;
-    if (first >= end) return;
-    VectorBits<From> next[kUnderWay];
-#pragma unroll
-    for (int i = 0; i < kUnderWay; ++i) next[i].load(from + min(first + i * kStride, last));
-    for (; first < end; first += kStride) {
-      float logits[kVectorSize];
-      next[0].unpack(logits);
-#pragma unroll
-      for (int i = 1; i < kUnderWay; ++i) next[i - 1] = next[i];
-      next[kUnderWay - 1].load(from + min(first + kUnderWay * kStride, last));
-      if (first >= begin && first + kVectorSize <= end) {
-#pragma unroll
-        for (int i = 0; i < kVectorSize; ++i) visit(first + i, logits[i]);
-      } else {
-        const int past = min(first + kVectorSize, end);
-        for (int token = max(first, begin); token < past; ++token) visit(token, logit_of(token));
-      }
-    }
-  }
-
-  /// Calls visit(token, logit) for this thread's tokens of [begin, end), in ascending order.
-  template <class Visit>
-  __device__ void for_logits(int begin, int end, Visit visit) const {
-    if constexpr (!kVectors) {
-      visit_logits(begin + static_cast<int>(threadIdx.x), end, kSampleThreads, visit);
-    } else {
-      if constexpr (!std::is_same_v<T, float>) {
-        if (!stored_) return visit_vectors(source_, begin, end, visit);
-      }
-      visit_vectors(logits_, begin, end, visit);
-    }
-  }
-  template <class Visit>
-  __device__ void for_logits(Visit visit) const {
-    for_logits(begin_, end_, visit);
-  }
-
   /// The largest logit of the tokens [first, end) of all blocks; -infinity where there are none.
   /// Leaves the keys of the largest logits of this block's warps in shared memory.
   __device__ float largest(int first, int end) {
     float most = -INFINITY;
-    for_logits(max(begin_, first), min(end_, end),
-               [&](int, float logit) { most = fmaxf(most, logit); });
+    logits_.for_each(max(logits_.begin(), first), min(logits_.end(), end),
+                     [&](int, float logit) { most = fmaxf(most, logit); });
     const unsigned long long of_warp = warp_max_exact(logit_key(most));
     keep_warp_key(of_warp);
     return logit_of_key(static_cast<uint32_t>(blocks_.max(of_warp)));
@@ -225,26 +107,27 @@ class Row {
     if (most == -INFINITY) return most;
     const int warp = static_cast<int>(threadIdx.x) / 32;
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    for (int i = 0; i < segments(); ++i) {
-      const int segment = blocks_.rank() * segments() + i;
+    for (int i = 0; i < logits_.segments(); ++i) {
+      const int segment = logits_.first_segment() + i;
       float sum = 0;
-      for_logits(max(segment_begin(segment), first), segment_begin(segment + 1),
-                 [&](int token, float logit) {
-                   sum += expf(logit - most);
-                   also(token, logit);
-                 });
+      logits_.for_each(max(logits_.segment_begin(segment), first),
+                       logits_.segment_begin(segment + 1), [&](int token, float logit) {
+                         sum += expf(logit - most);
+                         also(token, logit);
+                       });
       sum = warp_sum(sum);
       if (lane == 0) shared_.segment_warp_sums[i][warp] = sum;
     }
     __syncthreads();
-    if (warp < segments()) {
+    if (warp < logits_.segments()) {
       const float sum = warp_sum(shared_.segment_warp_sums[warp][lane]);
       if (lane == 0) shared_.segment_sums[warp] = sum;
     }
     blocks_.wait();
     float sum = 0;
     for (int segment = 0; segment < kSegments; ++segment) {
-      sum += *blocks_.of(&shared_.segment_sums[segment % segments()], segment / segments());
+      sum += *blocks_.of(&shared_.segment_sums[segment % logits_.segments()],
+                         segment / logits_.segments());
     }
     return most + logf(sum);
   }
@@ -253,7 +136,7 @@ class Row {
   /// tokens are wanted, and logits alone decide which these are, candidates are collected
   /// meanwhile: the logits are read twice for both.
   __device__ float normalizer_of_all() {
-    const float most = largest(0, vocab_size_);
+    const float most = largest(0, logits_.vocab_size());
     const bool by_logits =
         !row_.of_beam || filtered_ || (plain_ && row_.bias_begin >= row_.bias_end);
     const int count = num_top();
@@ -276,7 +159,7 @@ class Row {
   /// Leaves in the logits what the settings make of them, -infinity for tokens that may not come.
   __device__ void filter() {
     add_biases();
-    for_logits([&](int token, float logit) {
+    logits_.for_each([&](int token, float logit) {
       const uint32_t its = key(token, logit);
       logits_[token] = its <= kImpossibleKey ? -INFINITY : logit_of_key(its);
     });
@@ -284,10 +167,10 @@ class Row {
     __syncthreads();
     if (row_.timestamps < 0) return;
     const float times =
-        log_sum(row_.timestamps, largest(row_.timestamps, vocab_size_), [](int, float) {});
+        log_sum(row_.timestamps, largest(row_.timestamps, logits_.vocab_size()), [](int, float) {});
     if (!(times > largest(0, row_.timestamps))) return;
-    for_logits(begin_, min(end_, row_.timestamps),
-               [&](int token, float) { logits_[token] = -INFINITY; });
+    logits_.for_each(logits_.begin(), min(logits_.end(), row_.timestamps),
+                     [&](int token, float) { logits_[token] = -INFINITY; });
     __syncthreads();
   }
 
@@ -298,7 +181,7 @@ class Row {
     for (int i = row_.bias_begin + static_cast<int>(threadIdx.x); i < row_.bias_end;
          i += kSampleThreads) {
       const int token = args_.bias_tokens[i];
-      if (token < begin_ || token >= end_) continue;
+      if (!logits_.has(token)) continue;
       float& logit = logits_[token];
       unbiased()[i] = logit;
       logit += args_.biases[i];
@@ -309,7 +192,7 @@ class Row {
   __device__ void write_beam() {
     float normalizer = normalizer_of_all();
     if (!filtered_ && row_.bias_begin < row_.bias_end) {  // biases are added to log-probabilities
-      for_logits([&](int token, float logit) { logits_[token] = logit - normalizer; });
+      logits_.for_each([&](int token, float logit) { logits_[token] = logit - normalizer; });
       add_biases();
       normalizer = 0;
     }
@@ -331,7 +214,7 @@ class Row {
       shared_.histogram.clear();
       __syncthreads();
       const uint32_t above = shift == 24 ? 0 : ~uint32_t{0} << (shift + 8);
-      for_logits([&](int token, float logit) {
+      logits_.for_each([&](int token, float logit) {
         const uint32_t its = key(token, logit);
         if ((its & above) != selected.key) return;
         shared_.histogram.add(its >> shift & 0xff, weight(token, its));
@@ -350,16 +233,17 @@ class Row {
   template <class Weight>
   __device__ int walk(unsigned long long before, Weight weight) {
     return blocks_.walk(
-        begin_, end_, before,
+        logits_.begin(), logits_.end(), before,
         [&](int first, int end, int stride, auto visit) {
-          visit_logits(first, end, stride,
-                       [&](int token, float logit) { visit(token, weight(token, logit)); });
+          logits_.visit_strided(first, end, stride, [&](int token, float logit) {
+            visit(token, weight(token, logit));
+          });
         },
-        [&](int token) { return weight(token, logit_of(token)); });
+        [&](int token) { return weight(token, logits_.at(token)); });
   }
 
   /// The number of most likely tokens that are wanted.
-  __device__ int num_top() const { return min(args_.num_top, vocab_size_); }
+  __device__ int num_top() const { return min(args_.num_top, logits_.vocab_size()); }
 
   /// The key at place `count` among the largest of this block's warps: tokens with smaller keys are
   /// not among its `count` most likely ones.
@@ -388,10 +272,10 @@ class Row {
   template <class Key>
   __device__ void collect_candidates(int count, Key key) {
     uint32_t most = 0;
-    for_logits([&](int token, float logit) { most = max(most, key(token, logit)); });
+    logits_.for_each([&](int token, float logit) { most = max(most, key(token, logit)); });
     keep_warp_key(warp_max_exact(most));
     const uint32_t bound = bound_of(count);
-    for_logits([&](int token, float logit) {
+    logits_.for_each([&](int token, float logit) {
       const uint32_t its = key(token, logit);
       if (its >= bound) add_candidate(token, its);
     });
@@ -438,7 +322,7 @@ class Row {
         select(static_cast<unsigned long long>(count), key, [](int, uint32_t) { return 1ull; });
     if (threadIdx.x == 0) shared_.found = 0;
     __syncthreads();
-    for_logits([&](int token, float logit) {
+    logits_.for_each([&](int token, float logit) {
       const uint32_t its = key(token, logit);
       if (!top.contains(its, token)) return;
       const int at = atomicAdd(&shared_.found, 1);
@@ -487,7 +371,7 @@ class Row {
     }
     logit = raise(logit, token, row_, args_);
     if (row_.mask >= 0) {
-      const int64_t words = ceil_div(vocab_size_, 32);
+      const int64_t words = ceil_div(logits_.vocab_size(), 32);
       const uint32_t word = args_.masks[row_.mask * words + token / 32];
       if ((word >> token % 32 & 1) == 0) return kImpossibleKey;
     }
@@ -501,14 +385,14 @@ class Row {
     int its_token = 0;
     if (filtered_ || plain_) {  // the keys are in the order of the logits
       float most = -INFINITY;
-      for_logits([&](int token, float logit) {
+      logits_.for_each([&](int token, float logit) {
         if (!(logit > most)) return;
         most = logit;
         its_token = token;
       });
       best = logit_key(most);
     } else {
-      for_logits([&](int token, float logit) {
+      logits_.for_each([&](int token, float logit) {
         const uint32_t its = key(token, logit);
         if (its <= best) return;
         best = its;
@@ -529,7 +413,7 @@ class Row {
     const float largest = logit_of_key(best_key);
     if (row_.temperature == 0 || isinf(largest)) return best_token;
     Selected kept;
-    if (row_.top_k > 0 && row_.top_k < vocab_size_) {
+    if (row_.top_k > 0 && row_.top_k < logits_.vocab_size()) {
       kept = select(static_cast<unsigned long long>(row_.top_k), key_of,
                     [](int, uint32_t) { return 1ull; });
     }
@@ -540,7 +424,7 @@ class Row {
     };
     if (row_.top_p < 1) {
       unsigned long long sum = 0;
-      for_logits([&](int token, float logit) { sum += weight(token, key(token, logit)); });
+      logits_.for_each([&](int token, float logit) { sum += weight(token, key(token, logit)); });
       // The weights are those of what top_k has kept until the selection is made.
       const Selected nucleus = select(nucleus_of(blocks_.sum(sum), row_.top_p), key_of, weight);
       kept = nucleus;
@@ -552,21 +436,17 @@ class Row {
       return its < smallest ? 0ull : its;
     };
     unsigned long long sum = 0;
-    for_logits([&](int token, float logit) { sum += final_weight(token, logit); });
+    logits_.for_each([&](int token, float logit) { sum += final_weight(token, logit); });
     return walk(scale_random(random_bits(row_), blocks_.sum(sum)), final_weight);
   }
 
   const SampleArgs& args_;
   const SamplingRow row_;
   const int index_;
-  const int vocab_size_;
-  float* const logits_;
-  const T* const source_;
+  RowLogits<T, kVectors> logits_;
   Shared& shared_;
   RowBlocks& blocks_;
-  const int begin_, end_;   // this block's tokens
   const bool plain_;        // no setting makes a token's key another than its logit's
-  bool stored_ = false;     // logits_ holds them, and not source_
   bool filtered_ = false;   // the logits are what the settings have made of them
   bool collected_ = false;  // candidates have been collected, with their logits for keys
 };
@@ -582,13 +462,6 @@ __global__ void __launch_bounds__(kSampleThreads)
   if (args.row_count != nullptr && index >= *args.row_count) return;
   Row<T, kVectors>(args, index, blocks, shared).run();
   blocks.end();
-}
-
-/// True if every row can be read in vectors, also those that end past the last token.
-bool takes_vectors(const TensorView& logits) {
-  return logits.row_stride % kVectorSize == 0 &&
-         logits.row_stride >= round_up(logits.columns(), int64_t{kVectorSize}) &&
-         reinterpret_cast<uintptr_t>(logits.data) % 16 == 0;
 }
 
 }  // namespace
