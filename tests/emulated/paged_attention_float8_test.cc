@@ -324,6 +324,36 @@ void check(const Shape& shape, const Step& step, unsigned seed) {
   CHECK(same_bits(texts.attend(step, Kernel::kSkinnyRowsSplit), prompts));
 }
 
+/// Numbers far outside float16's range, in which queries, probabilities and values are multiplied:
+/// large queries of small keys, and values whose tokens differ by powers of two.
+void check_magnitudes(unsigned seed) {
+  using T = __nv_bfloat16;
+  emulated::set_seed(seed);
+  const Shape shape{4, 2, 64};
+  const Step step{{65, 5}, {130, 1}};
+  Texts<T> texts(shape, {70, 131}, seed, static_cast<int>(seed));
+  const auto scale = [](std::vector<T>& rows, size_t columns, auto exponent) {
+    for (size_t i = 0; i < rows.size(); ++i) {
+      rows[i] = rounded<T>(std::ldexp(to_double(rows[i]), exponent(i / columns)));
+    }
+  };
+  for (size_t b = 0; b < 2; ++b) {
+    scale(texts.q[b], 64, [](size_t row) { return row % 3 == 0 ? 62 : 60; });
+    scale(texts.k[b], 64, [](size_t) { return -60; });
+    scale(texts.v[b], 128, [](size_t token) { return static_cast<int>(token % 30) - 90; });
+  }
+  texts.append({{0, 65}, {0, 130}});
+  texts.append(step);
+  std::vector<double> expected = texts.reference(step);
+  for (double& number : expected) number = std::ldexp(number, 62);
+  const std::vector<T> prompts = texts.attend(step, Kernel::kPrompts);
+  std::vector<T> found = prompts;
+  scale(found, found.size(), [](size_t) { return 62; });
+  CHECK_WITHIN(error_of(Array<T>(found), expected), 8 * kEpsilon<T>);
+  CHECK(same_bits(texts.attend(step, Kernel::kSkinnyRows), prompts));
+  CHECK(same_bits(texts.attend(step, Kernel::kSkinnyRowsSplit), prompts));
+}
+
 /// A text at once, and cut into steps that it shares with others, whose pages lie elsewhere.
 template <class T>
 void check_cuts(const Shape& shape, unsigned seed) {
@@ -412,6 +442,10 @@ TEST(pages_float8_odd_sizes) {
     check<__half>({6, 2, 104, 5}, {{125, 9}, {3, 6}}, seed);
     check<__nv_bfloat16>({3, 1, 200, 40}, {{61, 7}}, seed);
   }
+}
+
+TEST(pages_float8_magnitudes) {
+  for (unsigned seed = 0; seed < 3; ++seed) check_magnitudes(seed);
 }
 
 TEST(pages_float8_cuts) {

@@ -2,11 +2,9 @@
 // where TMA expects each 16-byte chunk of a swizzled box.
 #pragma once
 
-#include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
 #include <cstdint>
-#include <type_traits>
 
 #include "core/float8.h"
 
@@ -20,29 +18,26 @@ __device__ inline uint16_t pack_float8(float a, float b) {
   return packed;
 }
 
-/// Factor from the numbers of unpack_float8 to the values of their bytes.
-template <class T>
-inline constexpr float kFloat8Unit = std::is_same_v<T, __half> ? 256.0f : 1.0f;
-
-/// Converts four bytes to T, exactly, divided by kFloat8Unit<T>. The bytes of NaN become +-480, so
-/// that uninitialised memory gives finite numbers, too.
-template <class T>
-__device__ uint2 unpack_float8(uint32_t bytes) {
-  // Unpacks two bytes, each the upper one of 16 bits. Exponent and mantissa are moved to their
-  // places, which changes the exponent's bias by 8 in float16 and by 120 in bfloat16. Numbers
-  // divided by 2^120 would underflow in products, so bfloat16 is multiplied by it.
+/// Converts four bytes to float16, exactly; the first two become the first pair. The bytes of NaN
+/// become NaN, or +-480 before compute capability 8.9, which has no instruction for it (PTX ISA,
+/// cvt.rn.f16x2.e4m3x2).
+__device__ inline uint2 unpack_float8(uint32_t bytes) {
+  uint2 pairs;
+#if __CUDA_ARCH__ >= 890
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pairs.x) : "h"(static_cast<uint16_t>(bytes)));
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pairs.y) : "h"(static_cast<uint16_t>(bytes >> 16)));
+#else
+  // Exponent and mantissa of two bytes, each the upper one of 16 bits, are moved to their places,
+  // which changes the exponent's bias by 8.
   const auto unpack_pair = [](uint32_t spread) {
-    const uint32_t sign = spread & 0x80008000u;
-    if constexpr (std::is_same_v<T, __half>) {
-      return sign | (spread >> 1 & 0x3f803f80u);
-    } else {
-      const uint32_t small = sign | (spread >> 4 & 0x07f007f0u);
-      const __nv_bfloat162 pair =
-          __hmul2(*reinterpret_cast<const __nv_bfloat162*>(&small), __float2bfloat162_rn(0x1p120f));
-      return *reinterpret_cast<const uint32_t*>(&pair);
-    }
+    const uint32_t moved = (spread & 0x80008000u) | (spread >> 1 & 0x3f803f80u);
+    const __half2 pair =
+        __hmul2(*reinterpret_cast<const __half2*>(&moved), __float2half2_rn(256.0f));
+    return *reinterpret_cast<const uint32_t*>(&pair);
   };
-  return {unpack_pair(__byte_perm(bytes, 0, 0x1404)), unpack_pair(__byte_perm(bytes, 0, 0x3424))};
+  pairs = {unpack_pair(__byte_perm(bytes, 0, 0x1404)), unpack_pair(__byte_perm(bytes, 0, 0x3424))};
+#endif
+  return pairs;
 }
 
 /// Returns the 16-byte chunk in which TMA expects chunk `chunk` of row `row` of a box whose rows

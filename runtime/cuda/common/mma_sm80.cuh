@@ -29,8 +29,10 @@ struct Fragment {
 };
 
 /// The place of this thread's four accumulators in a 16 x 8 product: rows `row` and `row` + 8,
-/// columns `column` and `column` + 1.
+/// columns `column` and `column` + 1. Steps: to the second row, to the second column, and to the
+/// columns of the next block.
 struct AccumulatorPlace {
+  static constexpr int kRowStep = 8, kColumnStep = 1, kBlockStep = 8;
   int row = static_cast<int>(threadIdx.x) % 32 / 4;
   int column = static_cast<int>(threadIdx.x) % 4 * 2;
 };
@@ -82,6 +84,14 @@ template <int kColumns, class T>
 __device__ Fragment load_b_transposed(const T* tile, int k, int n) {
   const int lane = threadIdx.x % 32;
   return load_fragment_transposed(tile + (k + lane % 16) * kPitch<kColumns> + n + lane / 16 * 8);
+}
+
+/// Transposes an 8 x 8 matrix of 16-bit elements, of which a lane has two neighbours of a row (PTX
+/// ISA, movmatrix).
+__device__ inline uint32_t transpose_matrix(uint32_t pair) {
+  uint32_t transposed;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(transposed) : "r"(pair));
+  return transposed;
 }
 
 /// Makes an A operand, converted to T, of two neighbouring 16 x 8 accumulators.

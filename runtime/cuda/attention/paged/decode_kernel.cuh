@@ -36,8 +36,8 @@
 
 namespace packhorse::cuda {
 
-/// Computation of one block. Tiles_: the class that copies tiles to shared memory, such as
-/// DecodeTiles.
+/// Computation of one block. Tiles_: the class that copies tiles to shared memory and multiplies by
+/// them, DecodeTiles or Float8DecodeTiles.
 template <class Tiles_>
 struct DecodeAttention : Tiles_ {
   using Tiles = Tiles_;
@@ -79,12 +79,8 @@ struct DecodeAttention : Tiles_ {
   using Rows = DecodeRows<T, kRows>;
   __device__ Rows rows(const DecodeWork& work) const { return {params, work}; }
 
-  /// A operands of the queries; rows that do not exist are zeros.
-  struct Queries {
-    Fragment x[kDim / 16];
-  };
-
-  __device__ void load_queries(Queries& queries, const DecodeWork& work) const {
+  /// Loads the operands of the queries; rows that do not exist are zeros.
+  __device__ void load_queries(typename Tiles::Queries& queries, const DecodeWork& work) const {
     const AccumulatorPlace place;
     const int head_dim = params.args.head_dim;
     const T* const q = static_cast<const T*>(params.args.q.data);
@@ -98,75 +94,50 @@ struct DecodeAttention : Tiles_ {
       for (int k = 0; k < kDim / 16; ++k) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          const int column = k * 16 + half * 8 + place.column;
+          const int column = Tiles::query_column(2 * k + half);
           queries.x[k].x[2 * half + h] =
               exists && column < head_dim ? __ldcg(reinterpret_cast<const unsigned*>(at + column))
                                           : 0;
         }
       }
     }
+    Tiles::convert_queries(queries);
   }
 
-  /// Loads two neighbouring B operands of the tile of keys, or of values. A lane's row is a
-  /// constant plus a multiple of eight, so the swizzle of its columns (tile_place) is a constant,
-  /// too.
-  __device__ Fragment load_keys(int n, int k) const {
-    const int row = lane % 8 + lane / 16 * 8;
-    const int swap = (lane % 8 * kVectorSize) ^ (lane / 8 % 2 * 8);
-    return load_fragment(keys + row * 64 + ((k % 64) ^ swap) + k / 64 * (kKeys * 64) + n * 64);
-  }
-  __device__ Fragment load_values(int k, int n) const {
-    const int row = lane % 16;
-    const int swap = (lane % 8 * kVectorSize) ^ (lane / 16 * 8);
-    return load_fragment_transposed(values + row * 64 + ((n % 64) ^ swap) + n / 64 * (kKeys * 64) +
-                                    k * 64);
-  }
+  static constexpr int kSets = Tiles::kSets;
+  using Scores = typename Tiles::Scores;
+  using Output = typename Tiles::Output;
+  static constexpr int kOutputBlocks = std::extent_v<Output, 1>;
 
-  /// Finishes scores with a cap or a term; not inlined, to keep its instructions out of the
+  /// Finishes a set's scores with a cap or a term; not inlined, to keep its instructions out of the
   /// common path.
-  __device__ void finish_rare(const DecodeWork& work, float (&scores)[kKeys / 8][4]) const {
-    Scores moved;
+  template <int kBlocks>
+  __device__ void finish_rare(const DecodeWork& work, int row, float (&scores)[kBlocks][4]) const {
+    SetScores<kBlocks> moved;
     memcpy(moved.of, scores, sizeof(moved.of));
-    finish_in_memory(params, work.slab, first_key(work), moved);
+    finish_in_memory(params, work.slab, row, first_key(work), moved);
     memcpy(scores, moved.of, sizeof(moved.of));
   }
-  struct Scores {
-    float of[kKeys / 8][4];
+  template <int kBlocks>
+  struct SetScores {
+    float of[kBlocks][4];
   };
+  template <int kBlocks>
   __device__ static __noinline__ void finish_in_memory(const PagedKernelParams& params,
-                                                       const PagedSlab& slab, int first,
-                                                       Scores& scores) {
-    finish_paged_scores(scores.of, params, slab, slab.row, first);
+                                                       const PagedSlab& slab, int row, int first,
+                                                       SetScores<kBlocks>& scores) {
+    finish_paged_scores<KeysByRows>(scores.of, params, slab, row, first);
   }
 
   /// Computes this warp's scores, masked where some row does not see some key.
-  __device__ void score(const DecodeWork& work, const Queries& queries,
-                        float (&scores)[kKeys / 8][4]) const {
+  __device__ void score(const DecodeWork& work, const typename Tiles::Queries& queries,
+                        Scores& scores) const {
+    Tiles::multiply_keys(queries, scores);
 #pragma unroll
-    for (int k = 0; k < kDim / 16; ++k) {
-#pragma unroll
-      for (int n = 0; n < kKeys / 16; ++n) {
-        const Fragment b = load_keys(n * 16, k * 16);
-        mma<T>(scores[2 * n], queries.x[k], b.x[0], b.x[1]);
-        mma<T>(scores[2 * n + 1], queries.x[k], b.x[2], b.x[3]);
-      }
-    }
-    Tiles::scale(true, scores);
-    finish_scores(scores, params, work.slab, work.slab.row, first_key(work),
-                  [&] { finish_rare(work, scores); });
-  }
-
-  /// Adds probabilities times values to `output`.
-  __device__ void weigh(const float (&p)[kKeys / 8][4], float (&output)[kDim / 8][4]) const {
-#pragma unroll
-    for (int k = 0; k < kKeys / 16; ++k) {
-      const Fragment a = pack_a<T>(p[2 * k], p[2 * k + 1]);
-#pragma unroll
-      for (int n = 0; n < kDim / 16; ++n) {
-        const Fragment b = load_values(k * 16, n * 16);
-        mma<T>(output[2 * n], a, b.x[0], b.x[1]);
-        mma<T>(output[2 * n + 1], a, b.x[2], b.x[3]);
-      }
+    for (int set = 0; set < kSets; ++set) {
+      const int row = work.slab.row + set * 8;
+      finish_scores<KeysByRows>(scores[set], params, work.slab, row, first_key(work),
+                                [&] { finish_rare(work, row, scores[set]); });
     }
   }
 
@@ -175,26 +146,44 @@ struct DecodeAttention : Tiles_ {
     return row * kDim + (column ^ (row % 4 * 8));
   }
 
-  /// Stores a tile's results where the block merges them. A tile without keys stores only its empty
-  /// states (maximum -infinity, sum 0).
-  __device__ void leave_tile(const DecodeWork& work, const float (&output)[kDim / 8][4],
-                             float2 maxima, float2 sums) const {
-    const AccumulatorPlace place;
+  /// Calls body(set, half, row) for this thread's rows that exist.
+  template <class Body>
+  __device__ void for_each_row(const DecodeWork& work, Body body) const {
+    const typename Tiles::OutputPlace place;
 #pragma unroll
-    for (int h = 0; h < kRows / 8; ++h) {
-      const int row = place.row + h * 8;
-      if (row >= rows(work).count()) continue;
-      if (place.column == 0) {
-        found.state[warp][row] = h == 0 ? float2{maxima.x, sums.x} : float2{maxima.y, sums.y};
-      }
-      if (!has_keys(work)) continue;
-      float* const to = found.sums[warp];
+    for (int set = 0; set < kSets; ++set) {
 #pragma unroll
-      for (int n = 0; n < kDim / 8; ++n) {
-        *reinterpret_cast<float2*>(to + sum_place(row, n * 8 + place.column)) = {
-            output[n][2 * h], output[n][2 * h + 1]};
+      for (int h = 0; h < 2; ++h) {
+        const int row = set * 8 + place.row + h * place.kRowStep;
+        if (row < rows(work).count()) body(set, h, row);
       }
     }
+  }
+
+  /// Stores a tile's results where the block merges them. A tile without keys stores only its empty
+  /// states (maximum -infinity, sum 0).
+  __device__ void leave_tile(const DecodeWork& work, const Output& output,
+                             const float2 (&maxima)[kSets], const float2 (&sums)[kSets]) const {
+    const typename Tiles::OutputPlace place;
+    for_each_row(work, [&](int set, int h, int row) {
+      if (lane < 4) {
+        found.state[warp][row] =
+            h == 0 ? float2{maxima[set].x, sums[set].x} : float2{maxima[set].y, sums[set].y};
+      }
+      if (!has_keys(work)) return;
+      float* const to = found.sums[warp];
+#pragma unroll
+      for (int n = 0; n < kOutputBlocks; ++n) {
+        const int column = place.column + n * place.kBlockStep;
+        if constexpr (place.kColumnStep == 1) {
+          *reinterpret_cast<float2*>(to + sum_place(row, column)) = {output[set][n][2 * h],
+                                                                     output[set][n][2 * h + 1]};
+        } else {
+          to[sum_place(row, column)] = output[set][n][2 * h];
+          to[sum_place(row, column + place.kColumnStep)] = output[set][n][2 * h + 1];
+        }
+      }
+    });
   }
 
   /// Calls body(row, column, index) for every group of kColumns columns of all rows, divided among
@@ -213,33 +202,39 @@ struct DecodeAttention : Tiles_ {
 
   /// Results of a slab that a warp computes by itself: of the current chunk, and of those before.
   struct OwnRows {
-    MergedRows<kDim> chunk, merged;
+    MergedRows<kOutputBlocks> chunk[kSets], merged[kSets];
   };
 
   /// Merges a tile into those before it, and after the slab's `last` one stores the results.
-  __device__ void merge_own_tile(const DecodeWork& work, const float (&output)[kDim / 8][4],
-                                 float2 maxima, float2 sums, bool last, OwnRows& own) const {
-    own.chunk.add(output, maxima, sums);
+  __device__ void merge_own_tile(const DecodeWork& work, const Output& output,
+                                 const float2 (&maxima)[kSets], const float2 (&sums)[kSets],
+                                 bool last, OwnRows& own) const {
+#pragma unroll
+    for (int set = 0; set < kSets; ++set) own.chunk[set].add(output[set], maxima[set], sums[set]);
     if (!last && work.tile + 1 < Traits::kWarps) return;
-    own.merged.add(own.chunk);
-    own.chunk = {};
-    if (!last) return;
-    const AccumulatorPlace place;
-    const Rows slab = rows(work);
 #pragma unroll
-    for (int h = 0; h < kRows / 8; ++h) {
-      const int row = place.row + h * 8;
-      if (row >= slab.count()) continue;
-      const float sum = h == 0 ? own.merged.above.sum : own.merged.below.sum;
-#pragma unroll
-      for (int n = 0; n < kDim / 8; ++n) {
-        const int column = n * 8 + place.column;
-        if (column >= params.args.head_dim) continue;
-        slab.store(row, column, {own.merged.output[n][2 * h], own.merged.output[n][2 * h + 1]},
-                   sum);
-      }
+    for (int set = 0; set < kSets; ++set) {
+      own.merged[set].add(own.chunk[set]);
+      own.chunk[set] = {};
     }
-    own.merged = {};
+    if (!last) return;
+    const typename Tiles::OutputPlace place;
+    const Rows slab = rows(work);
+    for_each_row(work, [&](int set, int h, int row) {
+      const MergedRows<kOutputBlocks>& merged = own.merged[set];
+      const float sum = h == 0 ? merged.above.sum : merged.below.sum;
+#pragma unroll
+      for (int n = 0; n < kOutputBlocks; ++n) {
+        const int column = place.column + n * place.kBlockStep;
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const int at = column + i * place.kColumnStep;
+          if (at < params.args.head_dim) slab.store(row, at, merged.output[n][2 * h + i], sum);
+        }
+      }
+    });
+#pragma unroll
+    for (int set = 0; set < kSets; ++set) own.merged[set] = {};
   }
 
   /// Merges the tiles of a chunk. The result goes to the workspace. If no other block has chunks of
@@ -352,12 +347,12 @@ struct DecodeAttention : Tiles_ {
 template <class Attention, class Schedule>
 __device__ __forceinline__ void compute_units(Attention& attention, Schedule& schedule) {
   constexpr int kDim = Attention::kDim;
-  constexpr int kRows = Attention::kRows;
+  constexpr int kSets = Attention::kSets;
   const DecodeKernelParams& params = attention.params;
   DecodeWork work;  // the current unit
   typename Attention::AllKept kept;
   typename Attention::OwnRows own;
-  typename Attention::Queries queries;
+  typename Attention::Tiles::Queries queries;
   int page = 0;
   bool more = true;
   bool shares = false;  // the merge of the last unit's slab is shared
@@ -369,7 +364,7 @@ __device__ __forceinline__ void compute_units(Attention& attention, Schedule& sc
   // Each iteration computes a unit and copies the next one; the first iteration only copies.
   for (int unit = -1; more; ++unit) {
     const bool has_keys = unit >= 0 && attention.has_keys(work);
-    float scores[Attention::kKeys / 8][4] = {};
+    typename Attention::Scores scores = {};
     if (has_keys) {
       attention.await_keys(work, page);
       attention.score(work, queries, scores);
@@ -381,14 +376,20 @@ __device__ __forceinline__ void compute_units(Attention& attention, Schedule& sc
     __syncwarp();  // the keys have been read
     if (more) attention.copy_old(next, next_page, true);
     attention.end_group();
-    float2 maxima = {-INFINITY, -INFINITY};
-    float2 sums = {0, 0};
-    float output[kDim / 8][4] = {};
+    float2 maxima[kSets], sums[kSets];
+    typename Attention::Output output = {};
+#pragma unroll
+    for (int set = 0; set < kSets; ++set) {
+      maxima[set] = {-INFINITY, -INFINITY};
+      sums[set] = {0, 0};
+    }
     if (has_keys) {
-      tile_softmax<kRows / 8>(scores, maxima, sums);
-      attention.await_values();
-      attention.scale(false, scores);
-      attention.weigh(scores, output);
+#pragma unroll
+      for (int set = 0; set < kSets; ++set) {
+        tile_softmax<KeysByRows>(scores[set], maxima[set], sums[set]);
+      }
+      attention.await_values(work);
+      attention.multiply_values(scores, output);
       attention.phase ^= 1;
       __syncwarp();  // the values have been read
     }

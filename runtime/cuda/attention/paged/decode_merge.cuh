@@ -51,7 +51,11 @@ struct DecodeRows {
     return static_cast<int64_t>(params.token_of(work.slab.rows)) * params.args.num_heads;
   }
 
-  /// Stores two columns of a result.
+  /// Stores a column, or two neighbours, of a result.
+  __device__ void store(int row, int column, float value, float sum) const {
+    T* out = pointer(static_cast<T*>(params.args.out.data), params.args.out.row_stride, row);
+    out[column] = Element<T>::from(value * inverse_or_zero(sum));
+  }
   __device__ void store(int row, int column, float2 sums, float sum) const {
     const float factor = inverse_or_zero(sum);
     T* out = pointer(static_cast<T*>(params.args.out.data), params.args.out.row_stride, row);

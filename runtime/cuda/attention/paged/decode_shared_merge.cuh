@@ -8,7 +8,7 @@ namespace packhorse::cuda {
 
 /// Merges all chunks of the rows of a slab, as merge_chunks does, by several blocks.
 ///
-/// A warp merges 32 columns of a row, one in each lane. Sums of kBatch chunks (64 or 128) are
+/// A warp merges 32 columns of a row, one in each lane. Sums of kBatch chunks (32 to 128) are
 /// copied at once to the shared memory of the warp's tiles, and the next batch is copied while the
 /// warp merges this one. The code is short because its instructions are fetched from memory while
 /// all blocks wait.
@@ -17,7 +17,7 @@ struct SharedMerge {
   static constexpr int kParts = Traits::kDim / 32;  // parts of a row, 32 columns each
   static constexpr int kWarps = Traits::kWarps;
   /// Chunks of a batch, whose sums fill half of the memory of a warp's tiles.
-  static constexpr int kBatch = Traits::kTile / 64;
+  static constexpr int kBatch = Traits::kTile * Traits::kElementBytes / 128;
   static constexpr int kOfLane = kBatch / 32;
   static constexpr int kAtOnce = 8;  // chunks that are skipped together past the last one
   static_assert(kBatch * 4 <= Traits::kRows * Traits::kDim);

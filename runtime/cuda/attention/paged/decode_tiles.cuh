@@ -1,4 +1,5 @@
-// Copies of keys and values to shared memory for paged_decode_kernel, each warp its own tile.
+// Copies of keys and values to shared memory for paged_decode_kernel, each warp its own tile, and
+// products with them.
 //
 // On Hopper one lane has TMA (the Tensor Memory Accelerator) copy a whole tile of large heads from
 // its page, and the tokens of this step are written over it afterwards. Elsewhere, and for small
@@ -20,11 +21,12 @@ struct DecodeKernelParams : PagedKernelParams {
   CUtensorMap key_map, value_map;
 };
 
-/// kRows: rows of a slab, 8 or 16.
-template <int kDim_, int kRows_>
+/// kRows: rows of a slab, 8 or 16. kElementBytes: bytes of a number in shared memory, as in pages.
+template <int kDim_, int kRows_, int kElementBytes_ = 2>
 struct DecodeTraits {
   static constexpr int kDim = kDim_;
   static constexpr int kRows = kRows_;
+  static constexpr int kElementBytes = kElementBytes_;
   static constexpr int kWarps = kChunkTiles<kDim>;
   static constexpr int kThreads = 32 * kWarps;
   static constexpr int kKeys = kTileKeys<kDim>;
@@ -37,7 +39,8 @@ struct DecodeTraits {
     uint64_t values_here[kWarps];
     unsigned shares;  // bit set of the shares of the merge that are this block's
   };
-  static constexpr size_t kSharedBytes = 2 * kWarps * kTile * 2 + sizeof(Found);
+  static constexpr size_t kFoundAt = 2 * kWarps * kTile * kElementBytes;  // offset
+  static constexpr size_t kSharedBytes = kFoundAt + sizeof(Found);
   /// `kTmaHelps`: tiles of this size arrive sooner by TMA. `kTma`: the device has TMA as well, so
   /// it is used.
   static constexpr bool kTmaHelps = kDim > 64;
@@ -63,19 +66,26 @@ __device__ int tile_place(int row, int column) {
   return (column >> 6) * (kKeys * 64) + row * 64 + ((column & 63) ^ ((row & 7) * kVectorSize));
 }
 
-/// A warp's tile of keys and values, whatever the dtype of the pages.
-template <class T_, class Traits_>
+/// A warp's tile of keys and values, whatever the dtype of the pages. T: of the activations.
+/// Cached: of the pages, and of the tile.
+template <class T_, class Traits_, class Cached>
 struct WarpTiles {
   using T = T_;
   using Traits = Traits_;
   static constexpr int kDim = Traits::kDim;
   static constexpr int kKeys = Traits::kKeys;
-  static constexpr int kAcross = kDim / kVectorSize;
-  static constexpr int kRowsAtOnce = 32 / kAcross;  // rows of a tile that a warp copies at once
+  static_assert(sizeof(Cached) == Traits::kElementBytes);
+
+  /// Accumulators of a warp: sets of eight rows, and blocks of four in each, of which a thread has
+  /// two rows. KeysByRows says which rows and keys, and OutputPlace of a derived class which
+  /// columns.
+  static constexpr int kSets = Traits::kRows / 8;
+  using Scores = float[kSets][kKeys / 16][4];
+  using Output = float[kSets][kDim / 16][4];
 
   const DecodeKernelParams& params;
-  T* keys;    // this warp's tile of keys
-  T* values;  // this warp's tile of values
+  Cached* const keys;    // this warp's tile of keys
+  Cached* const values;  // this warp's tile of values
   typename Traits::Found& found;
   int warp = static_cast<int>(threadIdx.x) / 32;
   int lane = static_cast<int>(threadIdx.x) % 32;
@@ -83,10 +93,9 @@ struct WarpTiles {
 
   __device__ WarpTiles(const DecodeKernelParams& params, unsigned char* shared)
       : params(params),
-        keys(reinterpret_cast<T*>(shared) + 2 * (threadIdx.x / 32) * Traits::kTile),
+        keys(reinterpret_cast<Cached*>(shared) + 2 * (threadIdx.x / 32) * Traits::kTile),
         values(keys + Traits::kTile),
-        found(*reinterpret_cast<typename Traits::Found*>(shared +
-                                                         4 * Traits::kWarps * Traits::kTile)) {}
+        found(*reinterpret_cast<typename Traits::Found*>(shared + Traits::kFoundAt)) {}
 
   /// The first key of this warp's tile.
   __device__ int first_key(const DecodeWork& work) const {
@@ -108,42 +117,58 @@ struct WarpTiles {
   __device__ bool has_new(const DecodeWork& work) const {
     return first_key(work) + kKeys > work.slab.position;
   }
+
+  /// Brings products to the order of two rows, which are their columns.
+  template <int kBlocks>
+  __device__ static void by_rows(const float (&products)[kSets][kBlocks][4],
+                                 float (&rows)[kSets][kBlocks][4]) {
+#pragma unroll
+    for (int set = 0; set < kSets; ++set) {
+#pragma unroll
+      for (int n = 0; n < kBlocks; ++n) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) rows[set][n][e] = products[set][n][e % 2 * 2 + e / 2];
+      }
+    }
+  }
+  /// B operands of probabilities: registers of eight keys each.
+  struct RowOperands {
+    uint32_t x[kSets][kKeys / 8];
+  };
+  template <class Operand>
+  __device__ static RowOperands row_operands(const Scores& p) {
+    RowOperands operands;
+#pragma unroll
+    for (int set = 0; set < kSets; ++set) {
+#pragma unroll
+      for (int n = 0; n < kKeys / 8; ++n) {
+        const auto pair = Element<Operand>::pair(p[set][n / 2][n % 2], p[set][n / 2][2 + n % 2]);
+        operands.x[set][n] = transpose_matrix(*reinterpret_cast<const uint32_t*>(&pair));
+      }
+    }
+    return operands;
+  }
+
   /// The first row of this warp's tile in the pages as a matrix [pages * Hkv * kPageTokens, d].
   __device__ int64_t page_row(const DecodeWork& work, int page) const {
     constexpr int kTokens = static_cast<int>(kPageTokens);
     const int64_t head = static_cast<int64_t>(page) * params.args.num_kv_heads + work.slab.kv_head;
     return head * kTokens + first_key(work) % kTokens;
   }
-  /// Calls body(to, from, row) for this lane's vectors of a whole tile: their addresses in the tile
-  /// `to`, and in rows of kDim elements at `from`. The swizzle repeats after eight rows, so
-  /// addresses differ by constants, which take no instruction.
-  template <class Element, class Body>
-  __device__ void for_whole_tile(T* to, const Element* from, Body body) const {
-    const int column = lane % kAcross * kVectorSize;
-#pragma unroll
-    for (int first = 0; first < 8; first += kRowsAtOnce) {
-      const int row = lane / kAcross + first;
-      T* const place = to + tile_place<kKeys>(row, column);
-      const Element* const at = from + (row * kDim + column);
-#pragma unroll
-      for (int i = 0; i < kKeys; i += 8) body(place + i * 64, at + i * kDim, row + i);
-    }
-  }
 };
 
 /// Tiles over a cache whose dtype is the activations' (T).
 template <class T_, class Traits_>
-struct DecodeTiles : WarpTiles<T_, Traits_> {
+struct DecodeTiles : WarpTiles<T_, Traits_, T_> {
   using T = T_;
   using Traits = Traits_;
-  using Warp = WarpTiles<T, Traits>;
+  using Warp = WarpTiles<T, Traits, T>;
   using Warp::first_key;
   using Warp::found;
   using Warp::has_keys;
   using Warp::has_new;
-  using Warp::kAcross;
   using Warp::keys;
-  using Warp::kRowsAtOnce;
+  using Warp::kSets;
   using Warp::lane;
   using Warp::page_row;
   using Warp::params;
@@ -152,6 +177,8 @@ struct DecodeTiles : WarpTiles<T_, Traits_> {
   using Warp::warp;
   static constexpr int kDim = Traits::kDim;
   static constexpr int kKeys = Traits::kKeys;
+  static constexpr int kAcross = kDim / kVectorSize;
+  static constexpr int kRowsAtOnce = 32 / kAcross;  // rows of a tile that a warp copies at once
 
   __device__ DecodeTiles(const DecodeKernelParams& params, unsigned char* shared)
       : Warp(params, shared) {
@@ -201,7 +228,7 @@ struct DecodeTiles : WarpTiles<T_, Traits_> {
     }
   }
   /// Waits for the values. Copies of the next tile's keys may be under way already.
-  __device__ void await_values() const {
+  __device__ void await_values(const DecodeWork& /*work*/) const {
     if constexpr (Traits::kTma) {
       sm90::TxBarrier::wait(&found.values_here[warp], phase);
     } else {
@@ -210,9 +237,54 @@ struct DecodeTiles : WarpTiles<T_, Traits_> {
     }
   }
 
-  /// Does nothing: only pages in e4m3 have scales of keys and values.
-  template <int kBlocks>
-  __device__ void scale(bool /*of_keys*/, float (& /*x*/)[kBlocks][4]) const {}
+  /// Operands of the queries, as A operands have them.
+  struct Queries {
+    Fragment x[kDim / 16];
+  };
+  /// The first of the two neighbouring columns of queries that this lane has of block `block` of
+  /// eight.
+  __device__ static int query_column(int block) { return block * 8 + AccumulatorPlace().column; }
+  /// Does nothing: queries are operands as they are.
+  __device__ static void convert_queries(Queries& /*queries*/) {}
+
+  using Scores = typename Warp::Scores;
+  using Output = typename Warp::Output;
+  using OutputPlace = KeysByRows;  // columns, where it says keys
+
+  /// Sets `scores` to queries times keys.
+  __device__ void multiply_keys(const Queries& queries, Scores& scores) const {
+    Scores products = {};
+#pragma unroll
+    for (int k = 0; k < kDim / 16; ++k) {
+#pragma unroll
+      for (int n = 0; n < kKeys / 16; ++n) {
+        const Fragment a = load_keys(n * 16, k * 16);
+#pragma unroll
+        for (int set = 0; set < kSets; ++set) {
+          mma<T>(products[set][n], a, queries.x[k].x[set], queries.x[k].x[2 + set]);
+        }
+      }
+    }
+    Warp::by_rows(products, scores);
+  }
+
+  /// Sets `output` to probabilities times values.
+  __device__ void multiply_values(const Scores& p, Output& output) const {
+    const auto operands = Warp::template row_operands<T>(p);
+    Output products = {};
+#pragma unroll
+    for (int k = 0; k < kKeys / 16; ++k) {
+#pragma unroll
+      for (int n = 0; n < kDim / 16; ++n) {
+        const Fragment a = load_values(k * 16, n * 16);
+#pragma unroll
+        for (int set = 0; set < kSets; ++set) {
+          mma<T>(products[set][n], a, operands.x[set][2 * k], operands.x[set][2 * k + 1]);
+        }
+      }
+    }
+    Warp::by_rows(products, output);
+  }
 
   /// Writes the tokens of this step to their page, which no other sequence has.
   __device__ void store_new(const DecodeWork& work, int page) const {
@@ -231,6 +303,37 @@ struct DecodeTiles : WarpTiles<T_, Traits_> {
   }
 
  private:
+  /// Loads an A operand of 16 keys and 16 columns, or of 16 columns and 16 values. A lane's row is
+  /// a constant plus a multiple of eight, so the swizzle of its columns (tile_place) is a constant,
+  /// too.
+  __device__ Fragment load_keys(int n, int k) const {
+    const int row = lane % 16;
+    const int swap = (lane % 8 * kVectorSize) ^ (lane / 16 * 8);
+    return load_fragment(keys + row * 64 + ((k % 64) ^ swap) + k / 64 * (kKeys * 64) + n * 64);
+  }
+  __device__ Fragment load_values(int k, int n) const {
+    const int row = lane % 8 + lane / 16 * 8;
+    const int swap = (lane % 8 * kVectorSize) ^ (lane / 8 % 2 * 8);
+    return load_fragment_transposed(values + row * 64 + ((n % 64) ^ swap) + n / 64 * (kKeys * 64) +
+                                    k * 64);
+  }
+
+  /// Calls body(to, from, row) for this lane's vectors of a whole tile: their addresses in the tile
+  /// `to`, and in rows of kDim elements at `from`. The swizzle repeats after eight rows, so
+  /// addresses differ by constants, which take no instruction.
+  template <class Element, class Body>
+  __device__ void for_whole_tile(T* to, const Element* from, Body body) const {
+    const int column = lane % kAcross * kVectorSize;
+#pragma unroll
+    for (int first = 0; first < 8; first += kRowsAtOnce) {
+      const int row = lane / kAcross + first;
+      T* const place = to + tile_place<kKeys>(row, column);
+      const Element* const at = from + (row * kDim + column);
+#pragma unroll
+      for (int i = 0; i < kKeys; i += 8) body(place + i * 64, at + i * kDim, row + i);
+    }
+  }
+
   template <class Base>
   __device__ Base* page_rows(const DecodeWork& work, int page, Base* pages) const {
     return pages + page_row(work, page) * params.args.head_dim;
@@ -257,12 +360,11 @@ struct DecodeTiles : WarpTiles<T_, Traits_> {
     const int old = work.slab.position - first_key(work);
     if (args.head_dim == kDim) {
       if (old >= kKeys) {  // nearly every tile
-        this->for_whole_tile(to, from,
-                             [](T* to, const T* from, int) { copy_vector_async(to, from); });
+        for_whole_tile(to, from, [](T* to, const T* from, int) { copy_vector_async(to, from); });
         return;
       }
       const int end = of_keys ? kKeys : work.slab.kv_length - first_key(work);
-      this->for_whole_tile(to, from, [&](T* to, const T* from, int row) {
+      for_whole_tile(to, from, [&](T* to, const T* from, int row) {
         if (row < old || row >= end) copy_vector_async(to, from, row < old);
       });
       return;
@@ -324,7 +426,7 @@ struct DecodeTiles : WarpTiles<T_, Traits_> {
 
   /// Waits for a tile that TMA copies from its page, and writes the tokens of this step over it.
   __device__ void put_new(const DecodeWork& work, int page) const {
-    await_values();
+    await_values(work);
     if (params.args.k.data != nullptr) {
       copy_both_new(work, page);
       cute::cp_async_fence();

@@ -1,5 +1,6 @@
-#include "cuda/attention/paged/fp8.cuh"
 #include "cuda/attention/paged/fp8.h"
+#include "cuda/attention/paged/fp8_decode_tiles.cuh"
+#include "cuda/attention/paged/fp8_tiles.cuh"
 #include "cuda/attention/paged/launch.cuh"
 
 namespace packhorse::cuda {

@@ -1,4 +1,4 @@
-// Host interface of attention over pages in e4m3 (attention/paged/fp8.cuh).
+// Host interface of attention over pages in e4m3 (attention/paged/fp8_numbers.cuh).
 #pragma once
 
 #include "cuda/attention/paged/paged.h"

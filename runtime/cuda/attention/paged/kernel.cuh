@@ -7,6 +7,8 @@
 //     products in steps of 16 columns by mma.sync, or by wgmma with the same bits; its
 //     probabilities are relative to the maximum of the tile alone and rounded to 16 bits; its sums
 //     start from zero. So tiles can be computed side by side.
+//   - The sum of a tile's probabilities has one order (tile_softmax), however a kernel lays them
+//     out.
 //   - Results of tiles are merged in ascending order (merge_chunk), two or four to a chunk, and
 //     then those of chunks. A block may walk through all chunks of its rows, or several blocks
 //     compute some each and leave their results in memory: the operations on a row are the same.
@@ -20,6 +22,7 @@
 
 #include "core/math.h"
 #include "cuda/attention/paged/paged.h"
+#include "cuda/attention/paged/tile_softmax.cuh"
 #include "cuda/attention/portable/scores.cuh"
 #include "cuda/attention/varlen.cuh"
 #include "cuda/common/launch.cuh"
@@ -45,6 +48,7 @@ struct PagedTraits {
   static constexpr int kSlab = kRows * kPitch<kDim>;
   static constexpr int kTile = kKeys * kPitch<kDim>;
   static constexpr size_t kSharedBytes = (kSlab + 4 * kTile) * 2;  // keys and values twice
+  static constexpr int kBlocks = kDim <= 64 ? 3 : 1;               // at least, on a multiprocessor
   static_assert(kPageTokens % kKeys == 0 && kChunkKeys<kDim> % kPageTokens == 0);
 };
 
@@ -178,13 +182,13 @@ __device__ inline float merge_chunk(float merged, float chunk, float2 factors) {
 
 /// Sets scores of keys that a row does not see to -infinity. Parameters are those of
 /// finish_paged_scores.
-template <int kBlocks>
+template <class Place, int kBlocks>
 __device__ void mask_paged_scores(float (&scores)[kBlocks][4], const PagedKernelParams& params,
                                   const PagedSlab& slab, int row, int key) {
-  const AccumulatorPlace place;
+  const Place place;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const int position = slab.position + params.token_of(row + place.row + half * 8);
+    const int position = slab.position + params.token_of(row + place.row + half * Place::kRowStep);
     // Distance of the thread's first column from the first and from the last key that its row sees.
     const int from_low = key + place.column - (position - params.window.left);
     const int from_high =
@@ -193,7 +197,7 @@ __device__ void mask_paged_scores(float (&scores)[kBlocks][4], const PagedKernel
     for (int n = 0; n < kBlocks; ++n) {
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
-        const int at = n * 8 + e;
+        const int at = n * Place::kBlockStep + e * Place::kColumnStep;
         if (from_low + at < 0 || from_high + at > 0) scores[n][2 * half + e] = -INFINITY;
       }
     }
@@ -202,16 +206,17 @@ __device__ void mask_paged_scores(float (&scores)[kBlocks][4], const PagedKernel
 
 /// Finishes the scores of this thread's two rows over a tile of keys from `key` on: scaled, capped,
 /// with the term of ALiBi or that of buckets, times log2(e); -infinity where masked. `row`: the
-/// warp's first row. A term of buckets goes with a causal mask.
-template <int kBlocks>
+/// warp's first row. Place: which of the rows and keys the thread has. A term of buckets goes with
+/// a causal mask.
+template <class Place = AccumulatorPlace, int kBlocks>
 __device__ void finish_paged_scores(float (&scores)[kBlocks][4], const PagedKernelParams& params,
                                     const PagedSlab& slab, int row, int key) {
   const AttentionArgs& args = params.args;
-  const AccumulatorPlace place;
+  const Place place;
   const int group = params.group;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const int r = row + place.row + half * 8;
+    const int r = row + place.row + half * Place::kRowStep;
     const int position = slab.position + r / group;
     const int low = position - params.window.left;
     const int high = min(slab.kv_length - 1, position + params.window.right);
@@ -230,7 +235,7 @@ __device__ void finish_paged_scores(float (&scores)[kBlocks][4], const PagedKern
     for (int n = 0; n < kBlocks; ++n) {
 #pragma unroll
       for (int e = 2 * half; e < 2 * half + 2; ++e) {
-        const int at = key + n * 8 + place.column + e % 2;
+        const int at = key + n * Place::kBlockStep + place.column + e % 2 * Place::kColumnStep;
         float score = scores[n][e];
         if (args.soft_cap == 0) {
           score = __fmul_rn(score, args.scale * kLog2e);
@@ -249,9 +254,9 @@ __device__ void finish_paged_scores(float (&scores)[kBlocks][4], const PagedKern
   }
 }
 
-/// Finishes the scores of rows row to row + 15 of the slab with the keys from `key` on, without cap
+/// Finishes the scores of the slab's rows from `row` on with the keys from `key` on, without cap
 /// and term: scaled, and masked where some row does not see some key.
-template <int kBlocks>
+template <class Place = AccumulatorPlace, int kBlocks>
 __device__ void finish_plain_scores(float (&scores)[kBlocks][4], const PagedKernelParams& params,
                                     const PagedSlab& slab, int row, int key) {
 #pragma unroll
@@ -261,44 +266,33 @@ __device__ void finish_plain_scores(float (&scores)[kBlocks][4], const PagedKern
   }
   const int first_position = slab.position + params.token_of(row);
   if (params.window.left == kUnlimitedWindow &&
-      key + kBlocks * 8 <= min(first_position + 1, slab.kv_length)) {
+      key + kBlocks * Place::kBlockStep <= min(first_position + 1, slab.kv_length)) {
     return;
   }
-  mask_paged_scores(scores, params, slab, row, key);
+  mask_paged_scores<Place>(scores, params, slab, row, key);
 }
 
 /// Finishes the scores; those with a cap or a term by `finish_rare`, which does what
 /// finish_paged_scores does and may keep its instructions out of the common path.
-template <int kBlocks, class FinishRare>
+template <class Place = AccumulatorPlace, int kBlocks, class FinishRare>
 __device__ void finish_scores(float (&scores)[kBlocks][4], const PagedKernelParams& params,
                               const PagedSlab& slab, int row, int key, FinishRare finish_rare) {
   if (has_rare_scores(params.args)) return finish_rare();
-  finish_plain_scores(scores, params, slab, row, key);
+  finish_plain_scores<Place>(scores, params, slab, row, key);
 }
 
-/// Turns a tile's scores into probabilities, in place. `maxima` and `sums` are those of this
-/// thread's two rows over the tile, the same in all lanes of a quad. With kHalves = 1 the lower
-/// rows do not exist, and their probabilities become zeros.
-template <int kHalves = 2, int kBlocks>
-__device__ void tile_softmax(float (&scores)[kBlocks][4], float2& maxima, float2& sums) {
-  maxima = row_maxima<kHalves>(scores);
-  sums = {0, 0};
-  exponentiate<kHalves>(scores, maxima, sums);
-  sums = {quad_sum(sums.x), kHalves == 2 ? quad_sum(sums.y) : 0};
-}
-
-/// Rows r and r + 8 of this thread, merged over several tiles or chunks.
-template <int kDim>
+/// The two rows of this thread, merged over several tiles or chunks.
+template <int kBlocks>
 struct MergedRows {
-  float output[kDim / 8][4] = {};
+  float output[kBlocks][4] = {};
   ChunkMerge above, below;
 
-  __device__ void add(const float (&chunk)[kDim / 8][4], float2 maxima, float2 sums) {
+  __device__ void add(const float (&chunk)[kBlocks][4], float2 maxima, float2 sums) {
     float2 factors_above, factors_below;
     above.add(maxima.x, sums.x, factors_above);
     below.add(maxima.y, sums.y, factors_below);
 #pragma unroll
-    for (int n = 0; n < kDim / 8; ++n) {
+    for (int n = 0; n < kBlocks; ++n) {
       output[n][0] = merge_chunk(output[n][0], chunk[n][0], factors_above);
       output[n][1] = merge_chunk(output[n][1], chunk[n][1], factors_above);
       output[n][2] = merge_chunk(output[n][2], chunk[n][2], factors_below);
@@ -323,8 +317,25 @@ struct PagedTiles {
   const AttentionArgs& args;
   T* const tiles;
 
+  using Operand = T;  // the dtype of products
+
   __device__ PagedTiles(const AttentionArgs& args, void* shared)
       : args(args), tiles(static_cast<T*>(shared)) {}
+
+  /// Starts copying the block's queries. row_at(row): a row's address, or null, for zeros.
+  template <class RowAt>
+  __device__ void fetch_queries(T* queries, RowAt row_at) const {
+    constexpr int kAcross = kDim / kVectorSize;
+    for (int at = static_cast<int>(threadIdx.x); at < Traits::kRows * kAcross;
+         at += Traits::kThreads) {
+      const int row = at / kAcross;
+      const int column = at % kAcross * kVectorSize;
+      const T* const from = column < args.head_dim ? row_at(row) : nullptr;
+      copy_vector_async(queries + row * kPitch<kDim> + column,
+                        from == nullptr ? static_cast<const T*>(args.q.data) : from + column,
+                        from != nullptr);
+    }
+  }
 
   /// Starts copying a tile of keys, or of values. The tile begins at `row` of the pages as a matrix
   /// [pages * Hkv * kPageTokens, d], and its first `valid` rows have been written.
@@ -340,14 +351,20 @@ struct PagedTiles {
   __device__ T* at(bool values, int tile) const {
     return tiles + ((values ? 2 : 0) + tile % 2) * Traits::kTile;
   }
-  /// Does nothing: only pages in e4m3 have scales of keys and values.
+  /// Do nothing: only pages in e4m3 have scales of keys and values.
   template <int kBlocks>
-  __device__ void scale(bool /*values*/, int /*tile*/, float (& /*x*/)[kBlocks][4]) const {}
+  __device__ void scale_scores(int /*tile*/, float (& /*scores*/)[kBlocks][4]) const {}
+  template <int kBlocks>
+  __device__ float2 scale_probabilities(int /*tile*/, float (& /*p*/)[kBlocks][4]) const {
+    return {1, 1};
+  }
+  template <int kBlocks>
+  __device__ void restore(float (& /*output*/)[kBlocks][4], float2 /*units*/) const {}
 };
 
 /// Computes rows of many queries. A block walks through all chunks that its rows see.
 template <class Tiles>
-__global__ void __launch_bounds__(Tiles::Traits::kThreads)
+__global__ void __launch_bounds__(Tiles::Traits::kThreads, Tiles::Traits::kBlocks)
     paged_attention_kernel(const __grid_constant__ PagedKernelParams params) {
   using T = typename Tiles::T;
   using Traits = typename Tiles::Traits;
@@ -356,7 +373,8 @@ __global__ void __launch_bounds__(Tiles::Traits::kThreads)
   constexpr int kPageTiles = static_cast<int>(kPageTokens) / kKeys;
   constexpr int kBlocks = kKeys / 8;
   extern __shared__ __align__(16) unsigned char shared[];
-  T* const queries = reinterpret_cast<T*>(shared);
+  using Operand = typename Tiles::Operand;
+  Operand* const queries = reinterpret_cast<Operand*>(shared);
   const AttentionArgs& args = params.args;
   const Tiles tiles(args, queries + Traits::kSlab);
 
@@ -379,16 +397,10 @@ __global__ void __launch_bounds__(Tiles::Traits::kThreads)
     return base + (slab.q_begin + r / group) * stride +
            (slab.kv_head * group + r % group) * head_dim;
   };
-  constexpr int kAcross = kDim / kVectorSize;
-  const T* q = static_cast<const T*>(args.q.data);
-  for (int at = static_cast<int>(threadIdx.x); at < Traits::kRows * kAcross;
-       at += Traits::kThreads) {
-    const int row = at / kAcross;
-    const int column = at % kAcross * kVectorSize;
-    const bool inside = slab.row + row < slab.rows && column < head_dim;
-    copy_vector_async(queries + row * kPitch<kDim> + column,
-                      inside ? row_pointer(q, args.q.row_stride, row) + column : q, inside);
-  }
+  tiles.fetch_queries(queries, [&](int row) {
+    const T* const q = static_cast<const T*>(args.q.data);
+    return slab.row + row < slab.rows ? row_pointer(q, args.q.row_stride, row) : nullptr;
+  });
 
   PageNumbers pages(
       args.pages.table + static_cast<int64_t>(slab.sequence) * args.pages.table_stride,
@@ -409,8 +421,8 @@ __global__ void __launch_bounds__(Tiles::Traits::kThreads)
   fetch(true, begin);
 
   const int warp_row = static_cast<int>(threadIdx.x) / 32 * 16;
-  T* const warp_queries = queries + warp_row * kPitch<kDim>;
-  MergedRows<kDim> chunk, merged;
+  Operand* const warp_queries = queries + warp_row * kPitch<kDim>;
+  MergedRows<kDim / 8> chunk, merged;
 
   for (int tile = begin; tile < end; ++tile) {
     fetch(false, tile + 1);
@@ -418,8 +430,8 @@ __global__ void __launch_bounds__(Tiles::Traits::kThreads)
     tiles.receive(false, tile);
     __syncthreads();
     float scores[1][kBlocks][4] = {};
-    accumulate_scores<T, kDim, kKeys, 1>(scores, warp_queries, tiles.at(false, tile));
-    tiles.scale(false, tile, scores[0]);
+    accumulate_scores<Operand, kDim, kKeys, 1>(scores, warp_queries, tiles.at(false, tile));
+    tiles.scale_scores(tile, scores[0]);
     const int row = slab.row + warp_row;
     finish_scores(scores[0], params, slab, row, tile * kKeys,
                   [&] { finish_paged_scores(scores[0], params, slab, row, tile * kKeys); });
@@ -430,9 +442,10 @@ __global__ void __launch_bounds__(Tiles::Traits::kThreads)
     cute::cp_async_wait<2>();
     tiles.receive(true, tile);
     __syncthreads();
-    tiles.scale(true, tile, scores[0]);
+    const float2 units = tiles.scale_probabilities(tile, scores[0]);
     float output[1][kDim / 8][4] = {};
-    accumulate_output<T, kDim, kKeys, 1>(output, scores, tiles.at(true, tile));
+    accumulate_output<Operand, kDim, kKeys, 1>(output, scores, tiles.at(true, tile));
+    tiles.restore(output[0], units);
     chunk.add(output[0], maxima, sums);
     if ((tile + 1) % kChunkTiles<kDim> == 0 || tile + 1 == end) {
       merged.add(chunk);
@@ -444,23 +457,25 @@ __global__ void __launch_bounds__(Tiles::Traits::kThreads)
 
   const AccumulatorPlace place;
   using Pair = typename Element<T>::Pair;
+  T* const warp_results = reinterpret_cast<T*>(warp_queries);
   const float2 factors = {inverse_or_zero(merged.above.sum), inverse_or_zero(merged.below.sum)};
 #pragma unroll
   for (int n = 0; n < kDim / 8; ++n) {
-    T* at = warp_queries + place.row * kPitch<kDim> + n * 8 + place.column;
+    T* at = warp_results + place.row * kPitch<kDim> + n * 8 + place.column;
     *reinterpret_cast<Pair*>(at) =
         Element<T>::pair(merged.output[n][0] * factors.x, merged.output[n][1] * factors.x);
     *reinterpret_cast<Pair*>(at + 8 * kPitch<kDim>) =
         Element<T>::pair(merged.output[n][2] * factors.y, merged.output[n][3] * factors.y);
   }
   __syncwarp();
+  constexpr int kAcross = kDim / kVectorSize;
   T* out = static_cast<T*>(args.out.data);
   for (int at = static_cast<int>(threadIdx.x) % 32; at < 16 * kAcross; at += 32) {
     const int row = warp_row + at / kAcross;
     const int column = at % kAcross * kVectorSize;
     if (slab.row + row < slab.rows && column < head_dim) {
       *reinterpret_cast<uint4*>(row_pointer(out, args.out.row_stride, row) + column) =
-          *reinterpret_cast<const uint4*>(queries + row * kPitch<kDim> + column);
+          *reinterpret_cast<const uint4*>(warp_results + at / kAcross * kPitch<kDim> + column);
     }
   }
 }

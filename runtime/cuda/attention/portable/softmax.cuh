@@ -12,34 +12,30 @@ namespace packhorse::cuda {
 
 inline constexpr float kLog2e = 1.4426950408889634f;
 
-/// Returns the maxima of this thread's two rows over a tile, the same in all lanes of a quad. With
-/// kHalves = 1 the lower rows do not exist, and their maximum is -infinity.
-template <int kHalves = 2, int kBlocks>
+/// Returns the maxima of this thread's two rows over a tile, the same in all lanes of a quad.
+template <int kBlocks>
 __device__ float2 row_maxima(const float (&scores)[kBlocks][4]) {
   float2 maxima = {-INFINITY, -INFINITY};
 #pragma unroll
   for (int n = 0; n < kBlocks; ++n) {
     maxima.x = fmaxf(maxima.x, fmaxf(scores[n][0], scores[n][1]));
-    if (kHalves == 2) maxima.y = fmaxf(maxima.y, fmaxf(scores[n][2], scores[n][3]));
+    maxima.y = fmaxf(maxima.y, fmaxf(scores[n][2], scores[n][3]));
   }
-  return {quad_max(maxima.x), kHalves == 2 ? quad_max(maxima.y) : -INFINITY};
+  return {quad_max(maxima.x), quad_max(maxima.y)};
 }
 
 /// scores = 2^(scores - maxima). The sums of this thread's own elements of its two rows are added
-/// to `sums`. Results are zeros for a row that sees no key, whose maximum is -infinity, and for
-/// lower rows where kHalves is 1.
-template <int kHalves = 2, int kBlocks>
+/// to `sums`. Results are zeros for a row that sees no key, whose maximum is -infinity.
+template <int kBlocks>
 __device__ void exponentiate(float (&scores)[kBlocks][4], float2 maxima, float2& sums) {
   const float base[2] = {maxima.x == -INFINITY ? 0 : maxima.x,
                          maxima.y == -INFINITY ? 0 : maxima.y};
 #pragma unroll
   for (int n = 0; n < kBlocks; ++n) {
 #pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      scores[n][e] = e / 2 < kHalves ? fast_exp2(scores[n][e] - base[e / 2]) : 0;
-    }
+    for (int e = 0; e < 4; ++e) scores[n][e] = fast_exp2(scores[n][e] - base[e / 2]);
     sums.x += scores[n][0] + scores[n][1];
-    if (kHalves == 2) sums.y += scores[n][2] + scores[n][3];
+    sums.y += scores[n][2] + scores[n][3];
   }
 }
 
