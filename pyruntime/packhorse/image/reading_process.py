@@ -21,6 +21,7 @@ import os
 import pickle
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import warnings
@@ -67,7 +68,12 @@ class ReadingProcess:
             # Packets, so that a question has one answer, however long it says that it is.
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             undo.enter_context(ours)
-            ours.settimeout(_LONGEST_S)
+            # The system counts the time: Python's own timeouts let go of the interpreter lock, and
+            # wait for it, twice for each call instead of once.
+            seconds, rest = divmod(_LONGEST_S, 1)
+            longest = struct.pack("ll", int(seconds), int(1e6 * rest))
+            for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+                ours.setsockopt(socket.SOL_SOCKET, option, longest)
             with theirs, _blocked(_FOR_THE_SERVER):
                 handed = theirs.fileno(), memory.descriptor
                 path = [one for one in sys.path if isinstance(one, str)]
@@ -133,7 +139,7 @@ class ReadingProcess:
         except (EOFError, ConnectionError):
             ending = self._end()
             raise RuntimeError(f"a process that reads images has ended: {ending}") from None
-        except TimeoutError:
+        except BlockingIOError:
             self._end()
             raise RuntimeError(
                 f"a process that reads images gave no answer in {_LONGEST_S:.0f} s"

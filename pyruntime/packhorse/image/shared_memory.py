@@ -43,7 +43,7 @@ class SharedMemory:
 
     def put(self, content: npt.NDArray[np.uint8]) -> None:
         """Writes bytes from the beginning on, without the interpreter lock."""
-        if os.fstat(self.descriptor).st_size < len(content):
+        if len(self._bytes) < len(content) > os.fstat(self.descriptor).st_size:
             os.ftruncate(self.descriptor, -len(content) // mmap.PAGESIZE * -mmap.PAGESIZE)
         self.there(len(content))[:] = content
 
