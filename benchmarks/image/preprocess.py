@@ -14,6 +14,7 @@ import io
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -109,10 +110,15 @@ def transformers_processors() -> dict[str, Any]:
     except ImportError:
         return {}
     torch.set_num_threads(os.cpu_count() or 1)
-    return {
-        "torchvision": transformers.CLIPImageProcessor(),
-        "pil": transformers.CLIPImageProcessorPil(),
-    }
+    # transformers 5 has other names for them than 4.
+    names = ["CLIPImageProcessor", "CLIPImageProcessorPil"]
+    if not hasattr(transformers, names[1]):
+        names = ["CLIPImageProcessorFast", "CLIPImageProcessor"]
+    made: dict[str, Any] = {}
+    for backend, name in zip(("torchvision", "pil"), names, strict=True):
+        with suppress(ImportError):  # the first needs torchvision
+            made[backend] = getattr(transformers, name)()
+    return made
 
 
 def decode_and_process(processor: Any, batch: list[bytes]) -> Any:
