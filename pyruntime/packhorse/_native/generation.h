@@ -71,8 +71,8 @@ inline void listen(GenerationRequest& request, std::shared_ptr<Mailbox> mailbox,
 
 inline void stop_listening(GenerationRequest& request) { request.set_listener({}); }
 
-/// Calls of masks that run, and whether the interpreter is about to end. A thread that asks for its
-/// lock then may be ended where it stands, and with it the process.
+/// Calls of masks that run, and whether the interpreter is about to end. An engine's thread that
+/// asks for its lock then would never get it, and a session that waits for that thread never end.
 inline std::atomic<int> calls_of_masks = 0;
 inline std::atomic<bool> interpreter_ends = false;
 

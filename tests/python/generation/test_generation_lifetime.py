@@ -189,9 +189,37 @@ else:
 }
 
 
-@pytest.mark.parametrize("end", _ENDS)
-def test_the_interpreter_ends(end: str) -> None:
-    program = _PROGRAM.format(folder=str(Path(__file__).parent), end=_ENDS[end])
+# Threads that are inside calls of a session when the interpreter ends. It is loaded after all
+# others were closed, and `Slow` lets the threads run once more when the lock is no longer theirs.
+_DAEMONS = """
+import atexit, sys, threading, time
+
+def load_late():
+    late.append(load())
+    time.sleep(0.05)
+
+late = []
+atexit.register(load_late)
+sys.path.insert(0, {folder!r})
+from test_generation_lifetime import load
+
+def ask(late=late, sleep=time.sleep):
+    while not late:
+        sleep(0.001)
+    while True:
+        late[0].stats
+
+class Slow:
+    def __del__(self, sleep=time.sleep):
+        sleep(0.2)
+
+slow = Slow()
+for _ in range(8):
+    threading.Thread(target=ask, daemon=True).start()
+"""
+
+
+def check_end(program: str) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", program],
         capture_output=True,
@@ -201,3 +229,12 @@ def test_the_interpreter_ends(end: str) -> None:
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("end", _ENDS)
+def test_the_interpreter_ends(end: str) -> None:
+    check_end(_PROGRAM.format(folder=str(Path(__file__).parent), end=_ENDS[end]))
+
+
+def test_the_interpreter_ends_under_calls() -> None:
+    check_end(_DAEMONS.format(folder=str(Path(__file__).parent)))
