@@ -53,7 +53,7 @@ from typing import Any
 from packhorse.image import ImageModel, ImageProcessor, decode
 from packhorse.image.file_reader import FileReader
 from packhorse.patches import join
-from packhorse.serve.http.body import read_long_json
+from packhorse.serve.http.body import LongBody
 from packhorse.serve.models.image_inputs import ImageInput
 from preprocess import best, photo
 
@@ -226,7 +226,7 @@ def host_rate(folder: Path, seconds: float) -> tuple[float, dict[str, float]]:
     times = best(
         seconds / 2,
         {
-            "JSON": lambda: [read_long_json(body, _MOST) for body in encoded],
+            "JSON": lambda: [LongBody(body, _MOST).read() for body in encoded],
             "base64": lambda: [url.header(reader, url.file(_MOST), _MOST) for url in urls],
             "decoding": lambda: [decode(data) for data in batch],
             "resizing": lambda: [processor.patches([image], patch) for image in images],

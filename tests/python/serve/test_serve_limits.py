@@ -13,7 +13,7 @@ import orjson
 import pytest
 from hostile_requests import make_hostile_models
 from packhorse.serve.errors import ServeError
-from packhorse.serve.http.body import read_long_json
+from packhorse.serve.http.body import LongBody
 from packhorse.serve.http.json_parts import json_parts, to_json
 from packhorse.serve.models.weight import MUCH
 from serve_room import PACKAGES, Client, serving, settings_for
@@ -222,9 +222,9 @@ def test_parts_of_json_are_its_whole(content: Any) -> None:
 )
 def test_values_within_texts_are_not_counted(text: str) -> None:
     body = b'{"inputs": ["' + text.encode() + b'", "b"]}'
-    assert read_long_json(body, 9) == json.loads(body)
+    assert LongBody(body, 9).read() == json.loads(body)
     with pytest.raises(ServeError, match="the body has 9 values"):
-        read_long_json(body, 8)
+        LongBody(body, 8).read()
 
 
 _LONG = "data:image/png;base64," + "iVBORw0KGgo/" * 3000
@@ -244,26 +244,26 @@ _LONG = "data:image/png;base64," + "iVBORw0KGgo/" * 3000
 def test_long_texts_are_read_as_they_are(content: Any) -> None:
     for ascii_alone in (False, True):
         body = json.dumps(content, ensure_ascii=ascii_alone).encode()
-        assert read_long_json(body, 1_000_000) == content
+        assert LongBody(body, 1_000_000).read() == content
         for cut in (body[:-1], body[1:], body.replace(b'"', b"", 1), body.replace(b",", b"", 1)):
             try:
                 expected = orjson.loads(cut)
             except orjson.JSONDecodeError as error:
                 with pytest.raises(ServeError, match=re.escape(f"is not JSON: {error}")):
-                    read_long_json(cut, 1_000_000)
+                    LongBody(cut, 1_000_000).read()
             else:
-                assert read_long_json(cut, 1_000_000) == expected
+                assert LongBody(cut, 1_000_000).read() == expected
 
 
 def test_values_beside_long_texts_are_counted() -> None:
     body = json.dumps({"image": _LONG, "more": list(range(20))}).encode()
-    read_long_json(body, 28)
+    LongBody(body, 28).read()
     with pytest.raises(ServeError, match="the body has 28 values"):
-        read_long_json(body, 27)
+        LongBody(body, 27).read()
 
 
 @pytest.mark.parametrize("one", ["[]", "{}", "1", '""', '"\\\\"', "[[[[]]]]"])
 def test_a_body_of_many_values_is_refused(one: str) -> None:
     body = ("[" + ",".join([one] * 5000) + "]").encode()
     with pytest.raises(ServeError, match="at most 4000 are taken"):
-        read_long_json(body, 4000)
+        LongBody(body, 4000).read()

@@ -12,6 +12,7 @@ import gc
 import re
 import secrets
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any
 
 import orjson
@@ -23,6 +24,7 @@ SMALL_BODY = 65_536  # bytes that take the event loop a few milliseconds, whatev
 _CONTAINER = 4  # values that a list or an object counts for: it takes as long as so many numbers
 _AT_ONCE = 65_536  # bytes that are looked through in one step
 _TEXT = re.compile(rb'"[^"]*"')
+_QUICK_BODY = 1_048_576  # bytes that are copied, but for a few, in a fraction of a millisecond
 _LONG_TEXT = 16_384  # characters of a text that is cut out
 _CUT = secrets.token_hex(16)  # stands where a text was, before its number; no client knows it
 
@@ -35,12 +37,33 @@ def read_json(body: bytes) -> Any:
         raise ServeError("malformed", f"the body is not JSON: {error}") from None
 
 
-def read_long_json(body: bytes, most: int) -> Any:
-    """Parses a long body, on a thread. Raises ServeError also for more than `most` values."""
-    places = native.long_texts(body, _LONG_TEXT)
-    if places and len(body) - sum(end - begin for begin, end in places) <= SMALL_BODY:
-        return _read_around(body, places, most)
-    return _read_whole(body, most)
+class LongBody:
+    """A body of more than `SMALL_BODY` bytes.
+
+    most  values that it may have
+    """
+
+    def __init__(self, body: bytes, most: int) -> None:
+        self._body = body
+        self._most = most
+
+    @cached_property
+    def _places(self) -> list[tuple[int, int]]:
+        """Where its long texts lie; none where what stands around them is long, too."""
+        places = native.long_texts(self._body, _LONG_TEXT)
+        around = len(self._body) - sum(end - begin for begin, end in places)
+        return places if around <= SMALL_BODY else []
+
+    @property
+    def is_quick(self) -> bool:
+        """True where to read it takes less than to have a thread do so."""
+        return len(self._body) <= _QUICK_BODY and bool(self._places)
+
+    def read(self) -> Any:
+        """Parses it. Raises ServeError also for more than `most` values."""
+        if self._places:
+            return _read_around(self._body, self._places, self._most)
+        return _read_whole(self._body, self._most)
 
 
 def _read_around(body: bytes, places: list[tuple[int, int]], most: int) -> Any:

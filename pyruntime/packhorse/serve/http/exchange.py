@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 from urllib.parse import parse_qsl
 
 from packhorse.serve.errors import ClientGoneError, ServeError
-from packhorse.serve.http.body import SMALL_BODY, read_json, read_long_json
+from packhorse.serve.http.body import SMALL_BODY, LongBody, read_json
 from packhorse.serve.http.json_parts import json_parts, to_json
 from packhorse.serve.http.service import Service
 from packhorse.serve.models.image_inputs import ImageInput
@@ -203,8 +203,8 @@ class Exchange:
             found = read_json(body)
         else:
             self.service.tidying.soon()
-            most = self.service.settings.max_body_values
-            found = await self.service.on_thread(lambda: read_long_json(body, most))
+            long = LongBody(body, self.service.settings.max_body_values)
+            found = long.read() if long.is_quick else await self.service.on_thread(long.read)
         self.size = len(body)
         if not isinstance(found, dict):
             kind = type(found).__name__
