@@ -19,17 +19,35 @@ class Header(NamedTuple):
     scans: int
 
 
+class Ahead(NamedTuple):
+    """Which images may be made patches as soon as their header is known: those of at most so many
+    pixels, of so many in all scans together, and that become so many patches."""
+
+    pixels: int
+    scanned_pixels: int
+    patches: int
+
+
 class Reader(Protocol):
     """Reads files one after the other, each by `open` and then `patches`."""
 
-    def open(self, file: bytes) -> Header:
-        """Reads the header. Raises as `packhorse.image.decoding.open_image`."""
+    def open(self, file: bytes, ahead: Ahead | None = None) -> Header:
+        """Reads the header. Raises as `packhorse.image.decoding.open_image`.
+
+        ahead  allows a process to make the patches before it is asked for them; None: it does not
+        """
         ...
 
     def patches(self) -> PackedPatches:
         """The patches of the file that was opened last, one image. Raises ValueError for one that
         is broken, or becomes smaller than a patch."""
         ...
+
+
+def expected_patches(settings: Any, patch_size: int, header: Header) -> int:
+    """Counts the patches that an image becomes, by the settings of a processor."""
+    size = settings.fixed_size or settings.resized(header.height, header.width)
+    return int(size[0] // patch_size) * int(size[1] // patch_size)
 
 
 class FileReader:
@@ -44,12 +62,20 @@ class FileReader:
         self._patch_size = patch_size
         self._opened: OpenedImage | None = None
 
-    def open(self, file: bytes) -> Header:
+    def open(self, file: bytes, ahead: Ahead | None = None) -> Header:
         self._opened = None  # a file that cannot be opened leaves nothing of the one before
         opened = open_image(file)
         header = Header(*opened.size, count_scans(file))
         self._opened = opened
         return header
+
+    def keeps(self, limits: Ahead, header: Header) -> bool:
+        """True where the image of this header keeps the limits."""
+        pixels = header.width * header.height
+        if pixels > limits.pixels or pixels * header.scans > limits.scanned_pixels:
+            return False
+        patches = expected_patches(self._processor.settings, self._patch_size, header)
+        return patches <= limits.patches
 
     def patches(self) -> PackedPatches:
         opened, self._opened = self._opened, None

@@ -5,13 +5,16 @@ The process is started anew and not forked, since GPUs and threads do not surviv
 of a file, and then its patches, lie in memory that both processes see; a socket carries what is
 said of them, JSON that keeps its bounds:
 
-    parent: {"file": bytes}                child: {"header": [width, height, scans]}
-    parent: {"patches": true}              child: {"grid": [rows, columns]}
-    parent: {"ready": true}                child: {}
+    parent: {"file": bytes, "ahead": null}     child: {"header": [width, height, scans]}
+    parent: {"patches": true}                  child: {"grid": [rows, columns]}
+    parent: {"ready": true}                    child: {}
 
-or, instead of an answer, {"error": kind, "message": text}. Decoders see bytes of strangers, so
-nothing that the child says is believed: a process that answers with anything else, or not in time,
-is ended.
+or, instead of an answer, {"error": kind, "message": text}. Where "ahead" has the limits of `Ahead`
+and the image keeps them, the answer to "patches" comes with that to "file", under "patches": each
+question costs the parent two waits for its lock.
+
+Decoders see bytes of strangers, so nothing that the child says is believed: a process that answers
+with anything else, or not in time, is ended.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from packhorse.image.decoding import TooManyPixelsError
-from packhorse.image.file_reader import FileReader, Header
+from packhorse.image.file_reader import Ahead, FileReader, Header
 from packhorse.image.shared_memory import SharedMemory
 from packhorse.logs import LOGGER
 from packhorse.patches import PackedPatches
@@ -60,6 +63,7 @@ class ReadingProcess:
         """Starts the process, and does not wait for it."""
         self._what = pickle.dumps((processor, patch_size))
         self._elements = 3 * patch_size**2
+        self._ahead: Any = None  # the answer to `patches` that has come already
         self._start()
 
     def _start(self) -> None:
@@ -96,17 +100,21 @@ class ReadingProcess:
         """Waits until it can read. Raises RuntimeError for a process that could not start."""
         self._ask({"ready": True}, lambda _: None)
 
-    def open(self, file: bytes) -> Header:
+    def open(self, file: bytes, ahead: Ahead | None = None) -> Header:
         """As of `Reader`. Raises RuntimeError if the process ends meanwhile."""
         if self._process.poll() is not None:
             LOGGER.warning("a process that reads images is started again: %s", self._end())
             self.close()  # what the process has left
             self._start()
+        self._ahead = None
         self._memory.put(np.frombuffer(file, np.uint8))
+        question = {"file": len(file), "ahead": ahead}
         try:
-            return self._ask({"file": len(file)}, lambda said: Header(*_sizes(said["header"], 3)))
+            header, self._ahead = self._ask(question, _opened)
         finally:
-            self._memory.give_back()
+            if self._ahead is None:
+                self._memory.give_back()
+        return header
 
     def patches(self) -> PackedPatches:
         """As of `Reader`. Raises RuntimeError if the process ends meanwhile."""
@@ -117,21 +125,35 @@ class ReadingProcess:
             content = self._memory.there(shape[0] * shape[1] * 4).view(np.float32)
             return PackedPatches(content.reshape(shape).copy(), [(rows, columns)])
 
+        ahead, self._ahead = self._ahead, None
         try:
+            if ahead is not None:
+                return self._found(lambda: ahead, taken)
             return self._ask({"patches": True}, taken)
         finally:
             self._memory.give_back()
 
     def _ask(self, question: dict[str, Any], read: Callable[[dict[str, Any]], Found]) -> Found:
-        """Asks, and gives what `read` makes of the answer. A process whose answer it cannot take
-        is ended, so that no answer is taken for that to another question."""
-        error: Exception
-        try:
+        """Asks, and gives what `read` makes of the answer."""
+
+        def answer() -> dict[str, Any]:
             self._socket.send(json.dumps(question).encode())
             said = self._socket.recv(_MOST_SAID)
             if not said:
                 raise EOFError
-            answer = json.loads(said)
+            found: dict[str, Any] = json.loads(said)
+            return found
+
+        return self._found(answer, read)
+
+    def _found(
+        self, ask: Callable[[], dict[str, Any]], read: Callable[[dict[str, Any]], Found]
+    ) -> Found:
+        """Gives what `read` makes of an answer. A process whose answer it cannot take is ended, so
+        that no answer is taken for that to another question."""
+        error: Exception
+        try:
+            answer = ask()
             if "error" not in answer:
                 return read(answer)
             kind, message = answer["error"], str(answer["message"])
@@ -163,6 +185,11 @@ class ReadingProcess:
         self._socket.close()
         self._end()
         self._memory.close()
+
+
+def _opened(said: dict[str, Any]) -> tuple[Header, Any]:
+    """(the header, the answer to `patches` if it came with it)."""
+    return Header(*_sizes(said["header"], 3)), said.get("patches")
 
 
 def _sizes(said: Any, count: int) -> list[int]:
@@ -212,7 +239,11 @@ def serve(connection: int, memory: int) -> None:
 def _answer(reader: FileReader, shared: SharedMemory, question: dict[str, Any]) -> dict[str, Any]:
     try:
         if "file" in question:
-            return {"header": reader.open(shared.there(question["file"]).tobytes())}
+            header = reader.open(shared.there(question["file"]).tobytes())
+            limits = question["ahead"]
+            if limits is None or not reader.keeps(Ahead(*limits), header):
+                return {"header": header}
+            return {"header": header, "patches": _answer(reader, shared, {"patches": True})}
         if "patches" in question:
             made = reader.patches()
             shared.put(made.features.reshape(-1).view(np.uint8))

@@ -21,7 +21,7 @@ pytest.importorskip("PIL")
 
 from packhorse.image import ImageProcessor, ImageSettings, reading_process
 from packhorse.image.decoding import TooManyPixelsError
-from packhorse.image.file_reader import FileReader
+from packhorse.image.file_reader import Ahead, FileReader
 from packhorse.image.reading_process import ReadingProcess
 from packhorse.image.shared_memory import KEPT_BYTES
 from picture_models import picture
@@ -41,8 +41,10 @@ def reader() -> Iterator[ReadingProcess]:
     made.close()
 
 
-def compare(reader: ReadingProcess, beside: FileReader, file: bytes) -> None:
-    assert reader.open(file) == beside.open(file)
+def compare(
+    reader: ReadingProcess, beside: FileReader, file: bytes, ahead: Ahead | None = None
+) -> None:
+    assert reader.open(file, ahead) == beside.open(file, ahead)
     found, expected = reader.patches(), beside.patches()
     for name in ("features", "grids"):
         np.testing.assert_array_equal(getattr(found, name), getattr(expected, name), strict=True)
@@ -73,9 +75,29 @@ def test_patches_are_those_of_a_thread(reader: ReadingProcess) -> None:
             compare(reader, beside, picture(number, form, size))
 
 
-def refusal(reader: FileReader | ReadingProcess, file: bytes) -> tuple[type[Exception], str]:
+# A picture of 40 x 33 becomes 4 x 8 patches of 16 x 16.
+WIDE = Ahead(pixels=40 * 33, scanned_pixels=40 * 33, patches=32)
+NARROW = [WIDE._replace(**{name: value - 1}) for name, value in WIDE._asdict().items()]
+
+
+@pytest.mark.parametrize("ahead", [WIDE, *NARROW])
+def test_patches_that_are_made_ahead(reader: ReadingProcess, ahead: Ahead) -> None:
+    beside = FileReader(processor_of(64), PATCH)
+    file = picture(1, "PNG", (40, 33))
+    for one in (None, ahead, ahead, None):
+        compare(reader, beside, file, one)
+    reader.open(file, ahead)
+    assert (reader._ahead is None) == (ahead is not WIDE)
+    compare(reader, beside, picture(2))  # those made ahead were not asked for
+    broken = picture(1, "JPEG", (40, 33))[:-300]
+    assert refusal(reader, broken, ahead) == refusal(beside, broken)
+
+
+def refusal(
+    reader: FileReader | ReadingProcess, file: bytes, ahead: Ahead | None = None
+) -> tuple[type[Exception], str]:
     try:
-        reader.open(file)
+        reader.open(file, ahead)
         reader.patches()
     except ValueError as error:
         return type(error), str(error)
@@ -172,6 +194,7 @@ for answer in {answers}:
 parent.recv(1)
 """
 HEADER = b'{"header": [1, 1, 1]}'
+AHEAD = b'{"header": [1, 1, 1], "patches": %b}'
 
 
 @pytest.mark.parametrize(
@@ -195,6 +218,11 @@ HEADER = b'{"header": [1, 1, 1]}'
         [HEADER, b'{"grid": [1, 2, 3]}'],
         [HEADER, b'{"grid": [-1, -1]}'],
         [HEADER, b'{"grid": [[1, 1]]}'],
+        [AHEAD % b"[]"],
+        [AHEAD % b"5"],
+        [AHEAD % b'{"grid": [1048576, 1024]}'],
+        [AHEAD % b'{"grid": [-1, -1]}'],
+        [AHEAD % b'{"error": ["value"], "message": ""}'],
     ],
 )
 def test_wrong_answers_end_it(answers: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,10 +231,11 @@ def test_wrong_answers_end_it(answers: list[bytes], monkeypatch: pytest.MonkeyPa
         reading_process, "_CHILD", LIAR.format(answers=[one.hex() for one in answers])
     )
     made = ReadingProcess(processor_of(64), PATCH)
-    if len(answers) == 2:
+    opens = len(answers) == 2 or b"patches" in answers[0]
+    if opens:
         made.open(picture(1))
     with pytest.raises(RuntimeError, match="gave a wrong answer"):
-        made.patches() if len(answers) == 2 else made.open(picture(1))
+        made.patches() if opens else made.open(picture(1))
     assert made._process.returncode == -signal.SIGKILL
     made.close()
 

@@ -9,7 +9,7 @@ from typing import NamedTuple, NoReturn
 
 from packhorse.image.decoding import TooManyPixelsError
 from packhorse.image.file_bytes import from_base64
-from packhorse.image.file_reader import Header, Reader
+from packhorse.image.file_reader import Ahead, Header, Reader
 from packhorse.serve.errors import ServeError
 
 _KINDS = ("image/jpeg", "image/jpg", "image/png", "image/webp", "application/octet-stream")
@@ -17,7 +17,7 @@ _SCHEME = "data:"
 _MOST_HEADER = 256  # characters of a data URL before its data
 # Pixels of all scans of a JPEG file together, each of which is decoded over all pixels: a few
 # seconds. Progressive photos have about ten scans.
-_MOST_SCANNED = 1 << 30
+MOST_SCANNED = 1 << 30
 
 
 class ImageInput(NamedTuple):
@@ -66,11 +66,11 @@ class ImageInput(NamedTuple):
     def wrong(self, what: str) -> NoReturn:
         raise ServeError("validation", f"{self.name}{what}", parameter=self.name)
 
-    def header(self, reader: Reader, file: bytes, most: int) -> Header:
+    def header(self, reader: Reader, file: bytes, most: int, ahead: Ahead | None = None) -> Header:
         """Opens the file with a reader. Raises ServeError for more pixels than `most`, for a file
         that takes long to decode, and for what is no image."""
         try:
-            found = reader.open(file)
+            found = reader.open(file, ahead)
         except TooManyPixelsError as error:
             raise ServeError("too_large", f"{self.name}: {error}", parameter=self.name) from None
         except ValueError as error:
@@ -82,7 +82,7 @@ class ImageInput(NamedTuple):
                 f"{self.name} has {width} x {height} pixels, at most {most} are taken",
                 parameter=self.name,
             )
-        if width * height * scans > _MOST_SCANNED:
+        if width * height * scans > MOST_SCANNED:
             self.wrong(f" has {width} x {height} pixels in {scans} scans, which takes too long")
         return found
 

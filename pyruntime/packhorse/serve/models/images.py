@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 
 from packhorse.image import ImageModel
+from packhorse.image.file_reader import Ahead, Header, Reader, expected_patches
 from packhorse.names import OutputName
 from packhorse.patches import PackedPatches, join
 from packhorse.result import FloatArray, RunResult
 from packhorse.serve.errors import ServeError
-from packhorse.serve.models.image_inputs import ImageInput, PixelBudget
+from packhorse.serve.models.image_inputs import MOST_SCANNED, ImageInput, PixelBudget
 from packhorse.serve.models.image_parts import ImagePartRunner, ImageRequest
 from packhorse.serve.models.image_readers import ImageReaders
 from packhorse.serve.models.model import ServedModel
@@ -110,9 +111,10 @@ class ServedImages(Served):
         self._patch_size = int(first.session.config["image"]["patch_size"])
         self._most_bytes = server.max_image_bytes
         threads, apart = server.image_readers(first.session.device)
-        self._budget = PixelBudget(
-            server.max_image_pixels, server.max_image_pixels * -(-threads // _DECODING_TOGETHER)
-        )
+        most = server.max_image_pixels
+        total = most * -(-threads // _DECODING_TOGETHER)
+        self._budget = PixelBudget(most, total)
+        self._share = min(most, total // threads)  # pixels that each thread may always decode
         self.texts: ServedModel | None = None
         methods = ["embed_images"]
         if "logits" in first.session.outputs:
@@ -173,24 +175,27 @@ class ServedImages(Served):
     def read(self, image: ImageInput) -> PackedPatches:
         """The patches of an image. Raises ServeError for what is no image, or too much of one."""
         file = image.file(self._most_bytes)
+        ahead = Ahead(self._share, MOST_SCANNED, self._runner.most_tokens)
         with self._readers.one() as reader:
-            width, height, _ = image.header(reader, file, self._budget.most)
-            with self._budget.room(height * width):
-                try:
-                    # Narrow images may become very long ones, which are not made.
-                    self._check_tokens(image, self._expected_tokens(height, width))
-                    found = reader.patches()
-                except ValueError as error:
-                    image.wrong(f": {error}")
+            with self._budget.room(self._share):
+                header = image.header(reader, file, self._budget.most, ahead)
+                pixels = header.width * header.height
+                if pixels <= self._share:
+                    return self._made(image, reader, header)
+            with self._budget.room(pixels):
+                return self._made(image, reader, header)
+
+    def _made(self, image: ImageInput, reader: Reader, header: Header) -> PackedPatches:
+        processor: Any = self._model.processor
+        try:
+            # Narrow images may become very long ones, which are not made.
+            expected = expected_patches(processor.settings, self._patch_size, header)
+            self._check_tokens(image, expected)
+            found = reader.patches()
+        except ValueError as error:
+            image.wrong(f": {error}")
         self._check_tokens(image, self._runner.tokens(found))
         return found
-
-    def _expected_tokens(self, height: int, width: int) -> int:
-        """Patches of an image of this size, before it is resized."""
-        processor: Any = self._model.processor
-        settings, patch = processor.settings, self._patch_size
-        size = settings.fixed_size or settings.resized(height, width)
-        return int(size[0] // patch) * int(size[1] // patch)
 
     def _check_tokens(self, image: ImageInput, tokens: int) -> None:
         most = self._runner.most_tokens
