@@ -215,7 +215,7 @@ def measure(
             assert cosines[engine] > (0.9999 if "float32" in engine else 0.9), engine
         for engine, ms in best(options.seconds, calls).items():
             print(
-                f"{name}, {count} images, {engine}: {count / ms * 1e3:.1f} /s, "
+                f"{name}, {count} images, {engine}: {count / ms * 1e3:.2f} /s, "
                 f"cosine {cosines[engine]:.4f}",
                 flush=True,
             )

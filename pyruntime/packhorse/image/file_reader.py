@@ -18,6 +18,15 @@ class Header(NamedTuple):
     height: int
     scans: int
 
+    @property
+    def pixels(self) -> int:
+        return self.width * self.height
+
+    @property
+    def scanned_pixels(self) -> int:
+        """Pixels of all scans together."""
+        return self.pixels * self.scans
+
 
 class Ahead(NamedTuple):
     """Which images may be made patches as soon as their header is known: those of at most so many
@@ -71,8 +80,7 @@ class FileReader:
 
     def keeps(self, limits: Ahead, header: Header) -> bool:
         """True where the image of this header keeps the limits."""
-        pixels = header.width * header.height
-        if pixels > limits.pixels or pixels * header.scans > limits.scanned_pixels:
+        if header.pixels > limits.pixels or header.scanned_pixels > limits.scanned_pixels:
             return False
         patches = expected_patches(self._processor.settings, self._patch_size, header)
         return patches <= limits.patches

@@ -30,6 +30,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -128,32 +129,28 @@ class ReadingProcess:
         ahead, self._ahead = self._ahead, None
         try:
             if ahead is not None:
-                return self._found(lambda: ahead, taken)
+                return self._take(lambda: ahead, taken)
             return self._ask({"patches": True}, taken)
         finally:
             self._memory.give_back()
 
     def _ask(self, question: dict[str, Any], read: Callable[[dict[str, Any]], Found]) -> Found:
         """Asks, and gives what `read` makes of the answer."""
+        return self._take(partial(self._exchange, question), read)
 
-        def answer() -> dict[str, Any]:
-            self._socket.send(json.dumps(question).encode())
-            said = self._socket.recv(_MOST_SAID)
-            if not said:
-                raise EOFError
-            found: dict[str, Any] = json.loads(said)
-            return found
+    def _exchange(self, question: dict[str, Any]) -> Any:
+        self._socket.send(json.dumps(question).encode())
+        said = self._socket.recv(_MOST_SAID)
+        if not said:
+            raise EOFError
+        return json.loads(said)
 
-        return self._found(answer, read)
-
-    def _found(
-        self, ask: Callable[[], dict[str, Any]], read: Callable[[dict[str, Any]], Found]
-    ) -> Found:
+    def _take(self, get: Callable[[], Any], read: Callable[[dict[str, Any]], Found]) -> Found:
         """Gives what `read` makes of an answer. A process whose answer it cannot take is ended, so
         that no answer is taken for that to another question."""
         error: Exception
         try:
-            answer = ask()
+            answer = get()
             if "error" not in answer:
                 return read(answer)
             kind, message = answer["error"], str(answer["message"])

@@ -255,6 +255,21 @@ def test_long_texts_are_read_as_they_are(content: Any) -> None:
                 assert LongBody(cut, 1_000_000).read() == expected
 
 
+@pytest.mark.parametrize(
+    ("content", "quick"),
+    [
+        ({"image": _LONG}, True),
+        ({"image": _LONG * 20}, True),
+        ({"image": _LONG * 40}, False),
+        ({"image": _LONG, "more": [1] * 50_000}, False),
+        ({"more": [1] * 50_000}, False),
+    ],
+)
+def test_bodies_that_need_no_thread(content: Any, quick: bool) -> None:
+    """At most 1 MB, little of it beside long texts."""
+    assert LongBody(json.dumps(content).encode(), 1_000_000).is_quick is quick
+
+
 def test_values_beside_long_texts_are_counted() -> None:
     body = json.dumps({"image": _LONG, "more": list(range(20))}).encode()
     LongBody(body, 28).read()

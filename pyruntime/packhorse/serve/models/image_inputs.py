@@ -75,15 +75,15 @@ class ImageInput(NamedTuple):
             raise ServeError("too_large", f"{self.name}: {error}", parameter=self.name) from None
         except ValueError as error:
             self.wrong(f": {error}")
-        width, height, scans = found
-        if width * height > most:
+        size = f"{found.width} x {found.height} pixels"
+        if found.pixels > most:
             raise ServeError(
                 "too_large",
-                f"{self.name} has {width} x {height} pixels, at most {most} are taken",
+                f"{self.name} has {size}, at most {most} are taken",
                 parameter=self.name,
             )
-        if width * height * scans > MOST_SCANNED:
-            self.wrong(f" has {width} x {height} pixels in {scans} scans, which takes too long")
+        if found.scanned_pixels > MOST_SCANNED:
+            self.wrong(f" has {size} in {found.scans} scans, which takes too long")
         return found
 
 

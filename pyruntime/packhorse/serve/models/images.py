@@ -114,7 +114,6 @@ class ServedImages(Served):
         most = server.max_image_pixels
         total = most * -(-threads // _DECODING_TOGETHER)
         self._budget = PixelBudget(most, total)
-        self._share = min(most, total // threads)  # pixels that each thread may always decode
         self.texts: ServedModel | None = None
         methods = ["embed_images"]
         if "logits" in first.session.outputs:
@@ -140,6 +139,8 @@ class ServedImages(Served):
                 methods=methods,
             )
             undo.callback(self.queue.close)
+            share = min(most, total // threads)  # pixels that each thread may always decode
+            self._ahead = Ahead(share, MOST_SCANNED, self._runner.most_tokens)
             self._readers.wait()
             undo.pop_all()
 
@@ -175,14 +176,12 @@ class ServedImages(Served):
     def read(self, image: ImageInput) -> PackedPatches:
         """The patches of an image. Raises ServeError for what is no image, or too much of one."""
         file = image.file(self._most_bytes)
-        ahead = Ahead(self._share, MOST_SCANNED, self._runner.most_tokens)
         with self._readers.one() as reader:
-            with self._budget.room(self._share):
-                header = image.header(reader, file, self._budget.most, ahead)
-                pixels = header.width * header.height
-                if pixels <= self._share:
+            with self._budget.room(self._ahead.pixels):
+                header = image.header(reader, file, self._budget.most, self._ahead)
+                if header.pixels <= self._ahead.pixels:
                     return self._made(image, reader, header)
-            with self._budget.room(pixels):
+            with self._budget.room(header.pixels):
                 return self._made(image, reader, header)
 
     def _made(self, image: ImageInput, reader: Reader, header: Header) -> PackedPatches:
